@@ -1,0 +1,63 @@
+"""Measuring contenders fairly: time interleaved in one process, memory in a fresh one each."""
+
+from __future__ import annotations
+
+import json as json_module
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+Result = dict[str, Any]
+
+
+def interleave(contenders: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """Median seconds of each contender, run in turns after one warm-up, so that a slow spell of
+    the machine strikes them all alike."""
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for turn in range(repeats + 1):
+        for name, run in contenders.items():
+            began = time.perf_counter()
+            run()
+            if turn:
+                seconds[name].append(time.perf_counter() - began)
+    return {name: statistics.median(times) for name, times in seconds.items()}
+
+
+def peak_memory(module: str, *arguments: str) -> float:
+    """Peak megabytes of ``python -m module arguments``, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, *arguments], check=True, capture_output=True, text=True
+    )
+    return float(done.stdout.split()[-1])
+
+
+def print_peak_memory() -> None:
+    """Print this process's peak in megabytes, for :func:`peak_memory` to read."""
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+
+def report(results: Iterable[Result], as_json: bool) -> None:
+    """Print results as they come: a JSON object a line, or one table at the end."""
+    if as_json:
+        for result in results:
+            print(json_module.dumps(result), flush=True)
+        return
+    rows = list(results)
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    table = Table(*columns, title=rows[0].get("bench", "") if rows else "")
+    for row in rows:
+        table.add_row(*(_cell(row.get(column)) for column in columns))
+    Console().print(table)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.3g}" if isinstance(value, float) else str(value)

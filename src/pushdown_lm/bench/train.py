@@ -1,0 +1,121 @@
+"""One training step: a Pushdown model against the same decoder with plain attention.
+
+All layers are pushdown layers and the attachment head is on; the sentences are random, with
+random binary trees. ``python -m pushdown_lm.bench.train CASE CONTENDER`` takes one step and prints
+its peak memory.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from transformers import AutoModelForCausalLM, GPT2Config
+
+from pushdown_lm.bench.measure import Result, interleave, peak_memory, print_peak_memory
+from pushdown_lm.configuration import PushdownConfig
+from pushdown_lm.errors import PushdownError
+from pushdown_lm.modeling import PushdownForCausalLM
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A shape, and the implementation that the plain decoder is compared with."""
+
+    layers: int
+    width: int
+    heads: int
+    vocabulary: int
+    batch: int
+    length: int
+    attention: str = "tiled"
+    head: str = "mlp"
+
+
+CASES = {
+    "gpt2-small-t512": Case(12, 768, 12, 50257, 2, 512),
+    "6x512-t256": Case(6, 512, 8, 10000, 8, 256),
+    "6x512-t256-reference": Case(6, 512, 8, 10000, 1, 256, "reference", "all_positions"),
+}
+CONTENDERS = ("plain", "pushdown")
+
+
+def run(cases: list[str], repeats: int) -> Iterator[Result]:
+    """Time and memory ratios of each case; for the reference, against our own default too."""
+    for name in cases:
+        if name not in CASES:
+            raise PushdownError(f"no bench case {name!r}; there are {', '.join(CASES)}")
+        case = CASES[name]
+        seconds = interleave({who: step(case, who) for who in CONTENDERS}, repeats)
+        memory = {
+            who: peak_memory("pushdown_lm.bench.train", name, who)
+            for who in (*CONTENDERS, "nothing")
+        }
+        tokens = case.batch * case.length
+        own = {who: memory[who] - memory["nothing"] for who in CONTENDERS}
+        yield {
+            "bench": "train",
+            "case": name,
+            "attention": case.attention,
+            "time_ratio": round(seconds["pushdown"] / seconds["plain"], 3),
+            "memory_ratio": round(own["pushdown"] / own["plain"], 3),
+            "plain_tokens_per_second": round(tokens / seconds["plain"], 1),
+            "pushdown_tokens_per_second": round(tokens / seconds["pushdown"], 1),
+            "plain_megabytes": round(own["plain"]),
+            "pushdown_megabytes": round(own["pushdown"]),
+            "threads": torch.get_num_threads(),
+        }
+
+
+def step(case: Case, contender: str) -> Callable[[], None]:
+    """A function that takes one forward and backward pass."""
+    torch.manual_seed(0)
+    decoder_config = GPT2Config(
+        vocab_size=case.vocabulary,
+        n_positions=case.length,
+        n_embd=case.width,
+        n_layer=case.layers,
+        n_head=case.heads,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        bos_token_id=0,
+        eos_token_id=1,
+    )
+    ids = torch.randint(2, case.vocabulary, (case.batch, case.length))
+    ids[:, 0], ids[:, -1] = 0, 1
+    if contender == "plain":
+        plain = AutoModelForCausalLM.from_config(decoder_config, attn_implementation="sdpa").train()
+        return lambda: plain(ids, labels=ids).loss.backward()
+    config = PushdownConfig(
+        decoder_config=decoder_config, attention=case.attention, attachment_head=case.head
+    )
+    pushdown = PushdownForCausalLM(config).train()
+    attachments = torch.stack([random_attachments(case.length) for _ in range(case.batch)])
+
+    def take_step() -> None:
+        pushdown(ids, attachments=attachments, labels=ids).loss.backward()
+
+    return take_step
+
+
+def random_attachments(length: int) -> torch.Tensor:
+    """Attachments of a random parse of ``length`` positions, ROOT and EOS included: each word
+    shifts or attaches with equal chance, to the top of the stack or, half as likely, further."""
+    attachments, ends = [0], []
+    for position in range(1, length - 1):
+        popped = 0
+        while popped < len(ends) and torch.rand(()) < 0.5:
+            popped += 1
+        attachments.append(ends[-popped] if popped else position)
+        del ends[len(ends) - popped :]
+        ends.append(position)
+    return torch.tensor([*attachments, 0])
+
+
+if __name__ == "__main__":
+    if sys.argv[2] != "nothing":
+        step(CASES[sys.argv[1]], sys.argv[2])()
+    print_peak_memory()

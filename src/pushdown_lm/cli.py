@@ -1,0 +1,35 @@
+"""The `pushdown` command."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from pushdown_lm.commands import bench
+from pushdown_lm.errors import PushdownError
+
+app = typer.Typer(
+    name="pushdown",
+    help="Transformer language models with Pushdown Layers.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(bench.app, name="bench")
+
+
+def main() -> None:
+    """Run the command; bad input is one line on standard error and exit code 2."""
+    try:
+        app()
+    except PushdownError as error:
+        print(f"pushdown: {error}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        print(f"pushdown: {place}{error.strerror or error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("pushdown: interrupted", file=sys.stderr)
+        sys.exit(130)

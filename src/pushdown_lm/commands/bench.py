@@ -1,0 +1,41 @@
+"""`pushdown bench`: speed and memory as ratios, contenders side by side in one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help=__doc__, no_args_is_help=True)
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON object a line, no table.")]
+
+
+@app.command()
+def trees(
+    paths: Annotated[
+        list[Path] | None, typer.Argument(help="Files of trees; by default generated ones.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Read, binarize and attach trees on one core; build the tapes of a batch."""
+    from pushdown_lm.bench import trees as bench_trees
+    from pushdown_lm.bench.measure import report
+
+    report(bench_trees.run(paths or []), json)
+
+
+@app.command()
+def train(
+    cases: Annotated[
+        list[str] | None, typer.Argument(help="Cases to run; by default all of them.")
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed steps of each contender.")] = 5,
+    json: Json = False,
+) -> None:
+    """One training step of a Pushdown model against the same decoder with plain attention."""
+    from pushdown_lm.bench import train as bench_train
+    from pushdown_lm.bench.measure import report
+
+    report(bench_train.run(cases or list(bench_train.CASES), repeats), json)

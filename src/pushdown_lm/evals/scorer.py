@@ -1,0 +1,375 @@
+"""The protocol through which every evaluation sees a model, and two things that satisfy it.
+
+An evaluation asks a model for three things only: the log-probability of a sentence, the
+surprisal of each of its tokens, and a parse of its words. `CausalLMScorer` answers the first
+two for any plain causal language model; `ScoreCache` wraps any scorer and remembers on disk
+what it has answered, so that an interrupted evaluation goes on where it stopped.
+
+Conventions that every scorer keeps:
+
+- BOS is prepended and never scored; EOS is scored, once, as the last token.
+- Log-probabilities are natural logs; surprisals are bits. For every sentence
+  ``log_prob == -ln 2 * sum(token.surprisal for token in tokens)``.
+- A token's offsets are half-open character offsets into the sentence. The space that joins two
+  words belongs to the token on its right, whether or not the offsets include it. EOS has
+  ``start == end == len(sentence)``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+
+from pushdown_lm.errors import PushdownError
+from pushdown_lm.trees import Tree
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+Progress = Callable[[int, int], None]
+"""Called with (sentences scored so far, sentences in all) after every chunk."""
+
+Sentence = TypeVar("Sentence", bound=Hashable)
+Score = TypeVar("Score")
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token of a sentence with its surprisal.
+
+    >>> Token("Ġdog", start=3, end=7, surprisal=4.0)  # " dog" in "The dog"
+    Token(text='Ġdog', start=3, end=7, surprisal=4.0)
+    """
+
+    text: str
+    """The piece as the tokenizer's vocabulary writes it."""
+    start: int
+    """First character in the sentence; may or may not include the space on the left."""
+    end: int
+    """One past the last character."""
+    surprisal: float
+    """-log2 p(token | everything before it)."""
+
+
+@runtime_checkable
+class Scorer(Protocol):
+    """What an evaluation may ask of a model; results come in the order of the input."""
+
+    name: str
+
+    def describe(self) -> dict[str, Any]:
+        """Model, tokenizer, beam and versions: all that decides the scores, ready for JSON."""
+
+    def log_probs(self, sentences: Sequence[str]) -> list[float]:
+        """Natural log-probability of each whole sentence, EOS included."""
+
+    def surprisals(self, sentences: Sequence[str]) -> list[list[Token]]:
+        """The tokens of each sentence with their surprisals in bits, EOS last."""
+
+    def parse(self, sentences: Sequence[Sequence[str]]) -> list[Tree | None]:
+        """A binary tree over the words of each sentence; None where a word is unknown."""
+
+
+def score_distinct(
+    score: Callable[[Sequence[Sentence]], list[Score]],
+    sentences: Iterable[Sentence],
+    *,
+    chunk_size: int = 256,
+    progress: Progress | None = None,
+) -> dict[Sentence, Score]:
+    """Scores every distinct sentence once, chunk by chunk.
+
+    >>> score_distinct(lambda chunk: [len(s) for s in chunk], ["a", "bcd", "a"])
+    {'a': 1, 'bcd': 3}
+    """
+    if chunk_size < 1:
+        raise PushdownError(f"chunk_size: expected a number of at least 1, got {chunk_size}")
+    distinct = list(dict.fromkeys(sentences))
+    scores: dict[Sentence, Score] = {}
+    for begin in range(0, len(distinct), chunk_size):
+        chunk = distinct[begin : begin + chunk_size]
+        scores.update(zip(chunk, score(chunk), strict=True))
+        if progress is not None:
+            progress(len(scores), len(distinct))
+    return scores
+
+
+def weights_fingerprint(model: torch.nn.Module) -> str:
+    """A short hash of all weights, so that results of two checkpoints never mix."""
+    import torch
+
+    digest = hashlib.blake2b(digest_size=8)
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+class _Encoding(NamedTuple):
+    """A sentence as the model sees it: BOS ids[0] ids[1] ... predicts ids[0] ids[1] ... EOS."""
+
+    ids: list[int]
+    offsets: list[tuple[int, int]]
+
+
+class CausalLMScorer:
+    """Scores sentences with any causal language model of Transformers.
+
+    Each sentence is scored by itself: p(x_1 .. x_n EOS | BOS). Sentences are sorted by length
+    and batched so that a padded batch holds at most `max_batch_tokens` tokens (a longer sentence
+    makes a batch of its own); each batch is one forward pass with padding on the right and a
+    log-softmax in float32. The model is put in evaluation mode.
+
+    `bos_token_id` and `eos_token_id` are needed only where the tokenizer names none.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        name: str | None = None,
+        max_batch_tokens: int = 4096,
+        bos_token_id: int | None = None,
+        eos_token_id: int | None = None,
+    ) -> None:
+        if not tokenizer.is_fast:
+            raise PushdownError(
+                "expected a fast tokenizer, which knows character offsets, "
+                f"got the slow {type(tokenizer).__name__}"
+            )
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+        self.name = name or model.config.name_or_path or type(model).__name__
+        self.max_batch_tokens = max_batch_tokens
+        self.bos_token_id = _special_id("bos", bos_token_id, tokenizer.bos_token_id)
+        self.eos_token_id = _special_id("eos", eos_token_id, tokenizer.eos_token_id)
+
+    @classmethod
+    def from_pretrained(cls, model: str | Path, **options: Any) -> CausalLMScorer:
+        """Loads model and tokenizer from a folder (or a name on the Hub); safetensors only."""
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        loaded = AutoModelForCausalLM.from_pretrained(model, use_safetensors=True)
+        return cls(loaded, AutoTokenizer.from_pretrained(model), **options)
+
+    @cached_property
+    def _description(self) -> dict[str, Any]:
+        import tokenizers
+        import torch
+        import transformers
+
+        vocabulary = self.tokenizer.name_or_path or type(self.tokenizer).__name__
+        return {
+            "model": self.name,
+            "architecture": type(self.model).__name__,
+            "weights": weights_fingerprint(self.model),
+            "dtype": str(self.model.dtype).removeprefix("torch."),
+            "tokenizer": f"{vocabulary} ({len(self.tokenizer)} entries)",
+            "bos_token_id": self.bos_token_id,
+            "eos_token_id": self.eos_token_id,
+            "beam": None,
+            "versions": {
+                "torch": torch.__version__,
+                "transformers": transformers.__version__,
+                "tokenizers": tokenizers.__version__,
+            },
+        }
+
+    def describe(self) -> dict[str, Any]:
+        return dict(self._description)
+
+    def log_probs(self, sentences: Sequence[str]) -> list[float]:
+        encodings = self._encode(sentences)
+        return [math.fsum(log_probs) for log_probs in self._token_log_probs(encodings)]
+
+    def surprisals(self, sentences: Sequence[str]) -> list[list[Token]]:
+        encodings = self._encode(sentences)
+        return [
+            [
+                Token(text, start, end, -log_prob / math.log(2))
+                for text, (start, end), log_prob in zip(
+                    self.tokenizer.convert_ids_to_tokens([*encoding.ids, self.eos_token_id]),
+                    [*encoding.offsets, (len(sentence), len(sentence))],
+                    log_probs,
+                    strict=True,
+                )
+            ]
+            for sentence, encoding, log_probs in zip(
+                sentences, encodings, self._token_log_probs(encodings), strict=True
+            )
+        ]
+
+    def parse(self, sentences: Sequence[Sequence[str]]) -> list[Tree | None]:
+        raise PushdownError(
+            f"expected a model that parses, got {self.name!r}, a plain causal language model"
+        )
+
+    def _encode(self, sentences: Sequence[str]) -> list[_Encoding]:
+        if not sentences:
+            return []
+        batch = self.tokenizer(
+            list(sentences), add_special_tokens=False, return_offsets_mapping=True
+        )
+        limit = getattr(self.model.config, "max_position_embeddings", None)
+        encodings = []
+        for sentence, ids, offsets in zip(
+            sentences, batch["input_ids"], batch["offset_mapping"], strict=True
+        ):
+            if limit is not None and len(ids) + 1 > limit:
+                raise PushdownError(
+                    f"expected a sentence of at most {limit - 1} tokens (the context of "
+                    f"{self.name!r} less BOS), got {len(ids)}: {sentence[:60]!r}..."
+                )
+            encodings.append(_Encoding(ids, offsets))
+        return encodings
+
+    def _token_log_probs(self, encodings: Sequence[_Encoding]) -> list[list[float]]:
+        """Natural log-probabilities of the tokens and EOS of each sentence."""
+        import torch
+        from torch.nn.functional import log_softmax
+
+        results: list[list[float]] = [[] for _ in encodings]
+        for batch in self._batches([len(encoding.ids) + 1 for encoding in encodings]):
+            width = max(len(encodings[index].ids) for index in batch) + 1
+            shape = (len(batch), width)
+            inputs = torch.full(shape, self.eos_token_id)  # (B, T)
+            targets = torch.full(shape, self.eos_token_id)  # (B, T)
+            mask = torch.zeros(shape, dtype=torch.long)  # (B, T)
+            for row, index in enumerate(batch):
+                ids = torch.tensor(encodings[index].ids, dtype=torch.long)
+                inputs[row, 0] = self.bos_token_id
+                inputs[row, 1 : len(ids) + 1] = ids
+                targets[row, : len(ids)] = ids
+                mask[row, : len(ids) + 1] = 1
+            device = self.model.device
+            with torch.inference_mode():
+                logits = self.model(
+                    input_ids=inputs.to(device), attention_mask=mask.to(device), use_cache=False
+                ).logits  # (B, T, V)
+                log_probs = log_softmax(logits.float(), dim=-1)
+                log_probs = log_probs.gather(-1, targets.to(device).unsqueeze(-1)).squeeze(-1)
+            for index, row_log_probs in zip(batch, log_probs.cpu(), strict=True):
+                results[index] = row_log_probs[: len(encodings[index].ids) + 1].tolist()
+        return results
+
+    def _batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:
+        """Indices grouped by length, each group within the token budget once padded."""
+        batch: list[int] = []
+        for index in sorted(range(len(lengths)), key=lengths.__getitem__):
+            if batch and lengths[index] * (len(batch) + 1) > self.max_batch_tokens:
+                yield batch
+                batch = []
+            batch.append(index)
+        if batch:
+            yield batch
+
+
+def _special_id(kind: str, given: int | None, of_tokenizer: int | None) -> int:
+    chosen = of_tokenizer if given is None else given
+    if chosen is None:
+        raise PushdownError(
+            f"expected a tokenizer with a {kind} token or the option {kind}_token_id, got neither"
+        )
+    return chosen
+
+
+class ScoreCache:
+    """A scorer that appends every result to a JSON Lines file and never computes one twice.
+
+    Each line holds the kind of result, the sentence, the result and a hash of the scorer's
+    description, so one file may serve several models. A last line cut short by a crash is
+    dropped; any other bad line is an error. Wrap the scorer and hand the wrapper on:
+
+        evaluate_blimp(ScoreCache(scorer, Path("scores.jsonl")), pairs)
+    """
+
+    def __init__(self, scorer: Scorer, path: Path) -> None:
+        self.scorer = scorer
+        self.path = path
+        self.name = scorer.name
+        description = json.dumps(scorer.describe(), sort_keys=True, default=str)
+        self._model = hashlib.blake2b(description.encode(), digest_size=8).hexdigest()
+        self._known: dict[tuple[str, str], Any] = {}
+        if path.exists():
+            self._read()
+
+    def describe(self) -> dict[str, Any]:
+        return self.scorer.describe()
+
+    def log_probs(self, sentences: Sequence[str]) -> list[float]:
+        return self._remember("log_prob", sentences, self.scorer.log_probs)
+
+    def surprisals(self, sentences: Sequence[str]) -> list[list[Token]]:
+        def rows(missing: Sequence[str]) -> list[list[tuple[str, int, int, float]]]:
+            return [
+                [(token.text, token.start, token.end, token.surprisal) for token in tokens]
+                for tokens in self.scorer.surprisals(missing)
+            ]
+
+        known = self._remember("surprisals", sentences, rows)
+        return [[Token(*row) for row in tokens] for tokens in known]
+
+    def parse(self, sentences: Sequence[Sequence[str]]) -> list[Tree | None]:
+        def spans(missing: Sequence[Sequence[str]]) -> list[list[tuple[int, int]] | None]:
+            trees = self.scorer.parse(missing)
+            return [None if tree is None else list(tree.spans) for tree in trees]
+
+        known = self._remember("parse", [list(words) for words in sentences], spans)
+        return [
+            None if spans is None else Tree(tuple(words), tuple((s, e) for s, e in spans))
+            for words, spans in zip(sentences, known, strict=True)
+        ]
+
+    def _remember(
+        self,
+        kind: str,
+        sentences: Sequence[Any],
+        score: Callable[[Sequence[Any]], list[Any]],
+    ) -> list[Any]:
+        keys = [(kind, json.dumps(sentence)) for sentence in sentences]
+        missing = {
+            key: sentence
+            for key, sentence in zip(keys, sentences, strict=True)
+            if key not in self._known
+        }
+        if missing:
+            scores = score(list(missing.values()))
+            self._known.update(zip(missing, scores, strict=True))
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a", encoding="utf-8") as file:
+                for sentence, value in zip(missing.values(), scores, strict=True):
+                    record = {
+                        "model": self._model,
+                        "kind": kind,
+                        "sentence": sentence,
+                        "value": value,
+                    }
+                    file.write(json.dumps(record) + "\n")
+        return [self._known[key] for key in keys]
+
+    def _read(self) -> None:
+        text = self.path.read_bytes()
+        complete = text[: text.rfind(b"\n") + 1]
+        if len(complete) < len(text):
+            with self.path.open("r+b") as file:
+                file.truncate(len(complete))
+        for number, line in enumerate(complete.splitlines(), start=1):
+            try:
+                record = json.loads(line)
+                model, kind, sentence = record["model"], record["kind"], record["sentence"]
+                value = record["value"]
+            except (ValueError, KeyError, TypeError) as error:
+                raise PushdownError(
+                    f"{self.path}:{number}: expected a cached score "
+                    f"(model, kind, sentence, value), got {line[:60]!r}"
+                ) from error
+            if model == self._model:
+                self._known[kind, json.dumps(sentence)] = value
