@@ -162,7 +162,7 @@ def _sentence_to_tree(
         expected, found = "heads that form a tree with one root", str(heads)
         raise TreeError(source, first_line, 1, expected, found, reason="not a tree")
     if not is_projective(heads):
-        if nonprojective == "report":
+        if nonprojective != "lift":
             expected, found = "a projective tree", f"crossing arcs in {heads}"
             raise TreeError(source, first_line, 1, expected, found, reason="not projective")
         heads = lift(heads)

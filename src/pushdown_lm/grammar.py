@@ -215,6 +215,11 @@ def _nests(symbol: str) -> bool:
     return _label(symbol) in NESTING_LABELS
 
 
+def _choose(cumulative: list[float], fraction: float) -> int:
+    """The index drawn by a random number in [0, 1), weights being given as running sums."""
+    return bisect(cumulative, fraction * cumulative[-1], hi=len(cumulative) - 1)
+
+
 def _without_repeats(trees: Iterator[Tree]) -> Iterator[Tree]:
     seen: set[tuple[str, ...]] = set()
     repeats = 0
@@ -286,7 +291,7 @@ class Grammar:
         roots = [self._state(self.start, depth, exactly=True) for depth in depths]
         source = random.Random(seed)
         draws = (
-            self._sample(roots[bisect(cumulative, source.random() * cumulative[-1])], source)
+            self._sample(roots[_choose(cumulative, source.random())], source)
             for _ in itertools.repeat(None)
         )
         return itertools.islice(_without_repeats(draws) if unique else draws, count)
@@ -406,10 +411,10 @@ class Grammar:
                     self._expand(item)
                 if item.label is not None:
                     agenda.append((len(words), item.label))
-                choice = 0
-                if len(item.productions) > 1:
-                    choice = bisect(item.cumulative, draw() * item.cumulative[-1])
-                agenda.extend(item.productions[choice])
+                if len(item.productions) == 1:
+                    agenda.extend(item.productions[0])
+                else:
+                    agenda.extend(item.productions[_choose(item.cumulative, draw())])
         return Tree(tuple(words), tuple(spans), tuple(labels))
 
     @cached_property
@@ -473,9 +478,15 @@ def grammar(options: GrammarOptions | None = None) -> Grammar:
 
 
 def generate(
-    count: int, *, seed: int, max_nesting: int = 2, min_nesting: int = 0, unique: bool = False
+    count: int,
+    *,
+    seed: int,
+    max_nesting: int = 2,
+    min_nesting: int = 0,
+    unique: bool = False,
+    options: GrammarOptions | None = None,
 ) -> Iterator[Tree]:
-    """Labelled trees of `count` sentences of the built-in grammar: `Grammar.generate`.
+    """Labelled trees of `count` sentences of the built-in grammar: see `Grammar.generate`.
 
     >>> tree = next(generate(1, seed=22, min_nesting=1, max_nesting=1))
     >>> " ".join(tree.words)
@@ -485,6 +496,6 @@ def generate(
     >>> tree.labels
     ('NP', 'NP', 'VP', 'SBAR', 'NP', 'S')
     """
-    return grammar().generate(
+    return grammar(options).generate(
         count, seed=seed, max_nesting=max_nesting, min_nesting=min_nesting, unique=unique
     )

@@ -279,8 +279,14 @@ def suites(*, depth: int, items: int, seed: int) -> dict[str, Suite]:
     `fgd_orc` begins at depth 2, its question being the first clause around the gap.
 
     >>> suite = suites(depth=2, items=1, seed=0)["number_orc_2"]
-    >>> [sentence(condition) for condition in suite["items"][0]["conditions"]][:2]
+    >>> for condition in suite["items"][0]["conditions"]:
+    ...     print(sentence(condition))
+    the lady that the rabbits that the lawyers hated loved has swum .
+    the lady that the rabbits that the lawyers hated loved have swum .
+    the ladies that the rabbit that the lawyer hated loved have swum .
+    the ladies that the rabbit that the lawyer hated loved has swum .
     >>> suite["predictions"][0]["formula"]
+    '[(4;%match_sing%) < (4;%mismatch_sing%)] & [(4;%match_plural%) < (4;%mismatch_plural%)]'
     """
     if not 1 <= depth < len(ANIMATE_NOUNS):
         raise PushdownError(f"depth: expected 1 to {len(ANIMATE_NOUNS) - 1}, got {depth}")
@@ -346,11 +352,11 @@ def minimal_pairs(*, depth: int, items: int, seed: int) -> Iterator[MinimalPair]
                 yield MinimalPair(sentences[good], sentences[bad], phenomenon, depth)
 
 
-def write_suites(folder: Path, *, depth: int, items: int, seed: int) -> list[Path]:
+def write_suites(folder: str | Path, *, depth: int, items: int, seed: int) -> list[Path]:
     """Write each suite of `suites` to `folder/<name>.json` and return the paths."""
     paths = []
     for name, suite in suites(depth=depth, items=items, seed=seed).items():
-        path = folder / f"{name}.json"
+        path = Path(folder) / f"{name}.json"
         write_json(path, suite)
         paths.append(path)
     return paths

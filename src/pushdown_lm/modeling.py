@@ -400,7 +400,7 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
             cache.head_keys,
             index[:, None],
             legal[:, None],
-            self._row(cache.stack),
+            self.tape_row(cache.stack),
         )
         return scores[:, 0].log_softmax(-1), index
 
@@ -414,7 +414,7 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
         self._push(cache, tokens, attachments)
         return self._decode(cache, tokens[:, None], **kwargs).logits[:, -1]
 
-    def _row(self, stack: Stack) -> Tensor:
+    def tape_row(self, stack: Stack) -> Tensor:
         """The tape features of the newest token: ``(F, B, 1, L)``."""
         distance = stack.distance[:, None] if self.config.num_distances else None
         return self._features(stack.depth[:, None], distance)
@@ -447,7 +447,7 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
         """Run the decoder over new tokens ``(B, t)`` whose stack steps are done."""
         if tape is None:
             assert cache.stack is not None
-            tape = self._row(cache.stack)
+            tape = self.tape_row(cache.stack)
         decoded = self.decoder(
             input_ids=tokens,
             past_key_values=cache,
@@ -486,7 +486,7 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
                 beginning = None if first is None else first[:, column]
                 self._push(cache, input_ids[:, column], attachments[:, column], beginning)
                 assert cache.stack is not None
-                row = self._row(cache.stack)
+                row = self.tape_row(cache.stack)
                 rows.append(nn.functional.pad(row, (0, total - row.shape[-1])))
             decoded = self._decode(
                 cache,

@@ -114,7 +114,7 @@ def tree_from_attachments(attachments: Sequence[int], words: Sequence[str]) -> T
         starts.append(start)
         ends.append(position)
     spans.extend((start - 1, count) for start in reversed(starts[1:-1]))
-    return Tree(words, spans)
+    return Tree(tuple(words), tuple(spans))
 
 
 def join_windows(

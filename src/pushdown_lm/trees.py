@@ -74,7 +74,10 @@ def decode_word(word: str) -> str:
 
 
 def encode_word(word: str) -> str:
-    r"""Apply the Penn Treebank's escapes: `(` is `-LRB-`, `1/2` is `1\/2`."""
+    r"""Apply the Penn Treebank's escapes: `(` is `-LRB-`, `1/2` is `1\/2`.
+
+    Not to be told apart afterwards: a word that itself looks like an escape, as `-LRB-`.
+    """
     if word.split() != [word]:
         raise PushdownError(f"expected a word without white space, found {word!r}")
     return _SPECIAL.sub(lambda match: _BRACKET_NAMES.get(match[0]) or "\\" + match[0], word)
@@ -273,8 +276,7 @@ def _read_snli(lines: Iterable[str], source: str, labelled: bool) -> Iterator[Tr
             parses = [pair["sentence1_parse"], pair["sentence2_parse"]]
         except (ValueError, KeyError, TypeError):
             expected = "a JSON object with sentence1_parse and sentence2_parse"
-            found = repr(line.strip()[:40])
-            yield TreeError(source, number, 1, expected, found, reason="not a pair of parses")
+            yield TreeError(source, number, 1, expected, repr(line[:40]), reason="not a pair")
             continue
         for parse in parses:
             yield from _read_brackets([parse], source, True, labelled, number)
@@ -318,7 +320,7 @@ def _read_lines(
     counts = Counter() if counts is None else counts
     for item in items:
         if isinstance(item, TreeError):
-            if errors == "raise":
+            if errors != "skip":
                 raise item
             counts[item.reason] += 1
         elif item.words:
@@ -421,26 +423,22 @@ def binarize(tree: Tree, direction: Literal["right", "left"] = "right") -> Tree:
     "right" turns `(a b c d)` into `(a (b (c d)))`, "left" into `(((a b) c) d)`. A constituent
     that is added within one labelled NP is labelled `NP|`.
     """
-    spans: list[Span] = []
-    labels: list[str] = []
+    nodes: list[tuple[Span, str]] = []
     for node, children in enumerate(_children(tree)):
+        start, end = tree.spans[node]
+        label = _label(tree, node, "")
         if direction == "right":
-            end = children[-1][1]
-            nested = [(start, end) for start, _ in reversed(children[:-1])]
+            added = [(inner, end) for inner, _ in children[1:-1]]
         else:
-            start = children[0][0]
-            nested = [(start, end) for _, end in children[1:]]
-        spans += nested
-        if tree.labels:
-            label = tree.labels[node]
-            labels += [label.removesuffix("|") + "|"] * (len(nested) - 1) + [label]
-    return Tree(tree.words, tuple(spans), tree.labels and (tuple(labels) or tree.labels))
+            added = [(start, inner) for _, inner in children[1:-1]]
+        nodes += [(span, label + "|") for span in added] + [((start, end), label)]
+    nodes.sort(key=lambda node: (node[0][1], -node[0][0]))
+    labels = tree.labels and (tuple(label for _, label in nodes) or tree.labels)
+    return Tree(tree.words, tuple(span for span, _ in nodes), labels)
 
 
 def split_words(tree: Tree, pieces: Sequence[Sequence[str]]) -> Tree:
     """Replace each word by its subword pieces, which form a right-branching subtree.
-
-    `(the unhappy dog)` with un|happ|y becomes `(the (un (happ y)) dog)`.
 
     >>> split_words(Tree(("the", "unhappy"), ((0, 2),)), [["the"], ["un", "happ", "y"]])
     Tree(words=('the', 'un', 'happ', 'y'), spans=((2, 4), (1, 4), (0, 4)), labels=None)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import math
 from pathlib import Path
@@ -72,7 +73,7 @@ def test_punctuation_option_is_used_and_stated() -> None:
 
 
 def test_table() -> None:
-    console = Console(record=True, width=100, quiet=False, file=open("/dev/null", "w"))  # noqa: SIM115
+    console = Console(record=True, width=100, file=io.StringIO())
     console.print(evaluate_blimp(RecordedScorer(BITS), PAIRS).table())
     text = console.export_text()
     assert "62.5%" in text
@@ -123,5 +124,6 @@ def test_real_pairs(shared_data: Path, tiny_scorer: CausalLMScorer) -> None:
     content = report.to_json()
     assert content["suite_set"] == "67 of 67 paradigms"
     assert (content["items"], content["failures"]) == (268, 0)
-    assert len(content["terms"]) == 12
+    assert (len(content["terms"]), len(content["fields"])) == (12, 4)
+    assert sum(result.term == "argument_structure" for result in report.results) == 9
     assert 0.2 < report.accuracy < 0.8

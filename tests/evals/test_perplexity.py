@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import math
 
 import pytest
@@ -49,7 +50,7 @@ def test_overflow_is_infinite() -> None:
 
 
 def test_table_and_empty_input() -> None:
-    console = Console(record=True, width=120, file=open("/dev/null", "w"))  # noqa: SIM115
+    console = Console(record=True, width=120, file=io.StringIO())
     console.print(evaluate_perplexity(RecordedScorer({}, default=1.0), ["a b"]).table())
     assert "2.00" in console.export_text()
     with pytest.raises(PushdownError, match="at least one sentence"):

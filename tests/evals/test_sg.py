@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import math
 from collections.abc import Callable
@@ -174,7 +175,7 @@ class TestEvaluate:
         assert report.suite_set == "other"
 
     def test_table(self, toy: Callable[..., Path]) -> None:
-        console = Console(record=True, width=120, file=open("/dev/null", "w"))  # noqa: SIM115
+        console = Console(record=True, width=120, file=io.StringIO())
         console.print(evaluate_sg(RecordedScorer({"barks": 1.0}), [load_suite(toy())]).table())
         text = console.export_text()
         assert 'with " ." appended' in text

@@ -22,6 +22,10 @@ from pushdown_lm.evals.scorer import Progress, Scorer, score_distinct
 
 NUM_PARADIGMS = 67
 
+TERM_ALIASES = {"s-selection": "argument_structure"}
+FIELD_ALIASES = {"syntax/semantics": "syntax_semantics"}
+"""Names in the files that the paper's 12 terms and 4 fields know under another name."""
+
 
 @dataclass(frozen=True, slots=True)
 class MinimalPair:
@@ -58,7 +62,9 @@ def load_paradigm(path: Path) -> list[MinimalPair]:
                     raise PushdownError(
                         f"{where}: expected {key!r} to be text, got {record.get(key)!r}"
                     )
-            pairs.append(MinimalPair(*(record[key] for key in keys)))
+            good, bad, paradigm, term, field = (record[key] for key in keys)
+            term, field = TERM_ALIASES.get(term, term), FIELD_ALIASES.get(field, field)
+            pairs.append(MinimalPair(good, bad, paradigm, term, field))
     if not pairs:
         raise PushdownError(f"{path}: expected minimal pairs, got an empty file")
     return pairs

@@ -149,7 +149,7 @@ def load_suite(path: Path) -> Suite:
     if not predictions:
         raise PushdownError(f"{where}: expected at least one prediction, got none")
     items = [
-        _read_item(item, predictions, f"{where}: item at index {index}")
+        _read_item(item, index, predictions, where)
         for index, item in enumerate(_field(content, "items", list, where))
     ]
     if not items:
@@ -162,34 +162,35 @@ def load_suites(folder: Path, names: Sequence[str] = SUITES_33) -> list[Suite]:
     return [load_suite(folder / f"{name}.json") for name in names]
 
 
-def _read_item(content: Any, predictions: Sequence[Formula], where: str) -> Item:
-    number = _field(content, "item_number", int, where)
-    where = f"{where.rsplit(': ', 1)[0]}: item {number}"
+def _read_item(content: Any, index: int, predictions: Sequence[Formula], source: str) -> Item:
+    number = _field(content, "item_number", int, f"{source}: item at index {index}")
+    where = f"{source}: item {number}"
     conditions: dict[str, Condition] = {}
     for entry in _field(content, "conditions", list, where):
         name = _field(entry, "condition_name", str, where)
         if name in conditions:
             raise PushdownError(f"{where}: expected distinct conditions, got {name!r} twice")
         regions: dict[int, str] = {}
-        for index, region in enumerate(_field(entry, "regions", list, f"{where}, {name!r}")):
-            place = f"{where}, condition {name!r}, region at index {index}"
+        in_condition = f"{where}, condition {name!r}"
+        for region_index, region in enumerate(_field(entry, "regions", list, in_condition)):
+            place = f"{in_condition}, region at index {region_index}"
             region_number = _field(region, "region_number", int, place)
             if region_number in regions:
                 raise PushdownError(f"{place}: expected a new number, got {region_number} again")
             regions[region_number] = _field(region, "content", str, place)
         conditions[name] = Condition.from_regions(regions)
-    for index, formula in enumerate(predictions, start=1):
+    for prediction, formula in enumerate(predictions, start=1):
         for term in formula.regions():
             if term.condition not in conditions:
                 raise PushdownError(
-                    f"{where}: expected the condition {term.condition!r} of prediction {index}, "
-                    f"got {sorted(conditions)}"
+                    f"{where}: expected the condition {term.condition!r} "
+                    f"of prediction {prediction}, got {sorted(conditions)}"
                 )
             spans = conditions[term.condition].spans
             if term.region is not None and term.region not in spans:
                 raise PushdownError(
                     f"{where}, condition {term.condition!r}: expected the region {term.region} "
-                    f"of prediction {index}, got regions {list(spans)}"
+                    f"of prediction {prediction}, got regions {list(spans)}"
                 )
     return Item(number, conditions)
 
