@@ -20,18 +20,17 @@ attention and for masks; the tape arrives as a keyword of the decoder's forward.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal, TypeAlias, get_args
+from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
+from pushdown_lm.configuration import Implementation
 from pushdown_lm.tiled_attention import tiled
 
-Implementation: TypeAlias = Literal["reference", "gather", "tiled", "flex"]
-IMPLEMENTATIONS: tuple[str, ...] = get_args(Implementation)
 ATTENTION_NAME = "pushdown"
 
 
@@ -197,18 +196,23 @@ def flex(
             score = score + table[b, h, t, feature[b, t, s]] * scaling
         return torch.where(visible[b, 0, t, s], score, -float("inf"))
 
-    run: Callable[..., Any] = _compiled_flex() if query.is_cuda else flex_attention
+    run = _compiled_flex() if query.is_cuda else flex_attention
     output = run(
-        query, key, value, score_mod=add_depth, scale=scaling, enable_gqa=key.shape[1] != query.shape[1]
+        query,
+        key,
+        value,
+        score_mod=add_depth,
+        scale=scaling,
+        enable_gqa=key.shape[1] != query.shape[1],
     )
     return output.nan_to_num(0.0), None
 
 
-def _compiled_flex() -> Callable[..., Any]:
+@cache
+def _compiled_flex() -> Any:
     from torch.nn.attention.flex_attention import flex_attention
 
-    compiled: Callable[..., Any] = torch.compile(flex_attention, dynamic=True)
-    return compiled
+    return torch.compile(flex_attention, dynamic=True)
 
 
 def pushdown_attention(
@@ -232,6 +236,9 @@ def pushdown_attention(
     options: dict[str, Any] = {"mask": attention_mask, "scaling": scaling, "dropout": dropout}
     embedding: TapeEmbedding | None = getattr(module, "tape_embedding", None)
     weights: Tensor | None = None
+    depth_query = None
+    if embedding is not None:
+        depth_query, embedding.unrotated_query = embedding.unrotated_query, None
     if embedding is None or tape is None:
         if return_weights:
             output, weights = gather(query, key, value, None, None, **options)
@@ -239,7 +246,6 @@ def pushdown_attention(
             output = _plain(query, key, value, attention_mask, scaling, dropout)
         return output.transpose(1, 2), weights
 
-    depth_query, embedding.unrotated_query = embedding.unrotated_query, None
     if embedding.implementation == "reference":
         output, weights = reference(
             query, key, value, tape, embedding.weight.to(query.dtype), depth_query, **options

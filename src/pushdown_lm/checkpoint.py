@@ -13,8 +13,7 @@ import json
 import os
 import re
 import shutil
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,7 +35,7 @@ STAGING_PREFIX = ".unfinished-"
 
 
 class CheckpointError(PushdownError):
-    """A checkpoint that cannot be written, or is not what was written; the message names the file."""
+    """A checkpoint that cannot be written, or is not what was written, with the file's name."""
 
 
 # ------------------------------------------------------------------ manifest
@@ -84,24 +83,38 @@ def _sha256(path: Path) -> str:
 
 
 @contextmanager
-def whole_folder(folder: str | Path) -> Iterator[Path]:
+def whole_folder(
+    folder: str | Path, *, is_main: bool = True, barrier: Callable[[], None] = lambda: None
+) -> Iterator[Path]:
     """A temporary folder that takes the name ``folder``, with its manifest, once all is written.
 
     An error inside the block, a full disk included, leaves what was at ``folder`` untouched.
+
+    Args:
+        folder: the name in the end.
+        is_main: of several processes that write into the folder, the one that renames it.
+        barrier: waits for all of them.
     """
     folder = Path(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=f"{STAGING_PREFIX}{folder.name}-", dir=folder.parent))
+    staging = folder.with_name(f"{STAGING_PREFIX}{folder.name}")
     try:
-        staging.chmod(0o755)
+        if is_main:
+            shutil.rmtree(staging, ignore_errors=True)
+            staging.mkdir(parents=True)
+        barrier()
         yield staging
-        finish_folder(staging, folder)
-    except BaseException:
-        shutil.rmtree(staging, ignore_errors=True)
-        raise
+        barrier()
+        if is_main:
+            _finish(staging, folder)
+        barrier()
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{folder}: could not be written ({error})") from error
+    finally:
+        if is_main:
+            shutil.rmtree(staging, ignore_errors=True)
 
 
-def finish_folder(staging: Path, folder: Path) -> None:
+def _finish(staging: Path, folder: Path) -> None:
     """Seal a folder with its manifest, bring it to the disk, and give it its name."""
     write_manifest(staging)
     for path in [*staging.rglob("*"), staging]:
@@ -224,3 +237,21 @@ def _put_tensors(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
     if isinstance(value, list):
         return [_put_tensors(item, tensors) for item in value]
     return value
+
+
+# ------------------------------------------------------------------ random generators
+
+
+def random_state(device: torch.device) -> dict[str, torch.Tensor]:
+    """The state of torch's generators, the only ones that training draws from."""
+    state = {"cpu": torch.get_rng_state()}
+    if device.type != "cpu":
+        state["device"] = torch.get_device_module(device.type).get_rng_state()
+    return state
+
+
+def set_random_state(state: Mapping[str, torch.Tensor], device: torch.device) -> None:
+    """Go back to what :func:`random_state` returned."""
+    torch.set_rng_state(state["cpu"])
+    if "device" in state and device.type != "cpu":
+        torch.get_device_module(device.type).set_rng_state(state["device"])

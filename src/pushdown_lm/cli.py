@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from pushdown_lm.commands import bench
+from pushdown_lm.commands import bench, data, train
 from pushdown_lm.errors import PushdownError
 
 app = typer.Typer(
@@ -17,6 +17,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(bench.app, name="bench")
+app.add_typer(data.app, name="data")
+app.command()(train.train)
 
 
 def main() -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 from huggingface_hub.dataclasses import strict
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
-from pushdown_lm.attention import IMPLEMENTATIONS
 from pushdown_lm.errors import PushdownError
-from pushdown_lm.head import HEAD_VARIANTS
+
+Implementation: TypeAlias = Literal["reference", "gather", "tiled", "flex"]
+"""The implementations of :mod:`pushdown_lm.attention`."""
+HeadVariant: TypeAlias = Literal["mlp", "bilinear", "all_positions"]
+"""The variants of :class:`pushdown_lm.head.AttachmentHead`."""
 
 
 class ConfigError(PushdownError):
@@ -78,16 +81,13 @@ class PushdownConfig(PreTrainedConfig):
             raise ConfigError(
                 f"pushdown_layers: the decoder has layers 0 to {len(layers) - 1}, got {outside}"
             )
-        if self.attention not in IMPLEMENTATIONS:
-            raise ConfigError(
-                f"attention: expected one of {', '.join(IMPLEMENTATIONS)}, got {self.attention!r}"
-            )
-        if self.attachment_head is not None and self.attachment_head not in HEAD_VARIANTS:
-            raise ConfigError(
-                f"attachment_head: expected null or one of {', '.join(HEAD_VARIANTS)}, "
-                f"got {self.attachment_head!r}"
-            )
-        if self.num_depths < 0 or self.num_distances < 0 or not self.num_depths + self.num_distances:
+        _check_choice("attention", self.attention, get_args(Implementation))
+        _check_choice("attachment_head", self.attachment_head, (None, *get_args(HeadVariant)))
+        if (
+            self.num_depths < 0
+            or self.num_distances < 0
+            or not self.num_depths + self.num_distances
+        ):
             raise ConfigError(
                 "num_depths, num_distances: expected at least one row in one of them, got "
                 f"{self.num_depths} and {self.num_distances}"
@@ -124,6 +124,12 @@ class PushdownConfig(PreTrainedConfig):
 
     def get_text_config(self, *args: Any, **kwargs: Any) -> PreTrainedConfig:
         return self.decoder.get_text_config(*args, **kwargs)
+
+
+def _check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
+    if value not in choices:
+        listed = ", ".join(str(choice) for choice in choices)
+        raise ConfigError(f"{name}: expected one of {listed}, got {value!r}")
 
 
 def _single_id(config: PreTrainedConfig, name: str) -> int | None:

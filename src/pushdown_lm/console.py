@@ -69,7 +69,9 @@ def progress(label: str, total: float | None, unit: str = "it") -> Iterator[Adva
             task = bar.add_task(label, total=total, note="")
 
             def advance(count: float = 1, note: str = "") -> None:
-                bar.update(task, advance=count, **({"note": note} if note else {}))
+                bar.update(task, advance=count)
+                if note:
+                    bar.update(task, note=note)
 
             yield advance
     else:

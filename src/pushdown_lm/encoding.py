@@ -7,8 +7,10 @@ since a model builds it from the attachments. Nothing here depends on the proces
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterator, Sequence
+import multiprocessing
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from pathlib import Path
@@ -241,6 +243,55 @@ class ChunkEncoding:
 
 def _integers(values: list[int]) -> Integers:
     return np.array(values, dtype=np.int32)
+
+
+def encode_chunks(
+    encoder: ChunkEncoder, jobs: Iterable[tuple[Path, Chunk]], processes: int
+) -> Iterator[int]:
+    """Write the shard of every chunk that has none yet; the number of trees of each, in order.
+
+    Chunks are handed out as workers need them, so that only a few are in memory.
+    """
+    if processes == 1:
+        encoding = encoder.start()
+        for path, chunk in jobs:
+            if not path.exists():
+                encoding(chunk).save(path)
+            yield len(chunk.trees)
+        return
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(processes, context, _start_worker, (encoder,))
+    waiting: deque[tuple[Future[None] | None, int]] = deque()
+    try:
+        for path, chunk in jobs:
+            future = None if path.exists() else pool.submit(_work, path, chunk)
+            waiting.append((future, len(chunk.trees)))
+            if len(waiting) > 2 * processes:
+                yield _finished(waiting)
+        while waiting:
+            yield _finished(waiting)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _finished(waiting: deque[tuple[Future[None] | None, int]]) -> int:
+    future, count = waiting.popleft()
+    if future is not None:
+        future.result()
+    return count
+
+
+_encoding: ChunkEncoding | None = None
+
+
+def _start_worker(encoder: ChunkEncoder) -> None:
+    global _encoding
+    _encoding = encoder.start()
+
+
+def _work(path: Path, chunk: Chunk) -> None:
+    assert _encoding is not None
+    _encoding(chunk).save(path)
 
 
 # ------------------------------------------------------------------ windows

@@ -15,15 +15,11 @@ attention, the depth term is a look-up in ``q E^T``: no T x S x d tensor is made
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias, get_args
-
 import torch
 from torch import Tensor, nn
 
+from pushdown_lm.configuration import HeadVariant
 from pushdown_lm.oracle import SHIFT_SLOT
-
-HeadVariant: TypeAlias = Literal["mlp", "bilinear", "all_positions"]
-HEAD_VARIANTS: tuple[str, ...] = get_args(HeadVariant)
 
 
 class AttachmentHead(nn.Module):
@@ -46,17 +42,13 @@ class AttachmentHead(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        if variant not in HEAD_VARIANTS:
-            raise ValueError(f"the head's variant must be one of {HEAD_VARIANTS}, got {variant!r}")
         self.variant = variant
         self.scaling = hidden_size**-0.5
         self.query = _two_layers(hidden_size + embedding_size, hidden_size, dropout)
         self.key = nn.Linear(hidden_size, hidden_size, bias=False)
         if variant != "bilinear":
             self.shift_key = _two_layers(hidden_size + embedding_size, hidden_size, dropout)
-            self.tape_embedding = nn.Parameter(
-                torch.zeros(num_depths + num_distances, hidden_size)
-            )
+            self.tape_embedding = nn.Parameter(torch.zeros(num_depths + num_distances, hidden_size))
 
     def queries(self, hidden: Tensor, next_embedding: Tensor) -> tuple[Tensor, Tensor]:
         """The query of each decision and the score of shifting: ``(B, T, d)``, ``(B, T)``."""
@@ -94,7 +86,7 @@ class AttachmentHead(nn.Module):
             for feature in features:
                 scores = scores + table.gather(-1, feature.gather(-1, index).long())
         scores = torch.cat([shift[..., None], scores[..., SHIFT_SLOT + 1 :]], -1)
-        return (scores * self.scaling).float().masked_fill(~legal, -torch.inf)
+        return _at_least_float32(scores * self.scaling).masked_fill(~legal, -torch.inf)
 
     def score_all_positions(
         self, hidden: Tensor, next_embedding: Tensor, keys: Tensor, features: Tensor
@@ -109,8 +101,12 @@ class AttachmentHead(nn.Module):
         earlier = torch.ones_like(scores[0], dtype=torch.bool).tril(
             scores.shape[-1] - scores.shape[-2]
         )
-        scores = (scores * self.scaling).float().masked_fill(~earlier, -torch.inf)
-        return torch.cat([scores, (shift * self.scaling).float()[..., None]], -1)
+        scores = _at_least_float32(scores * self.scaling).masked_fill(~earlier, -torch.inf)
+        return torch.cat([scores, _at_least_float32(shift * self.scaling)[..., None]], -1)
+
+
+def _at_least_float32(scores: Tensor) -> Tensor:
+    return scores.to(torch.promote_types(scores.dtype, torch.float32))
 
 
 def _two_layers(input_size: int, size: int, dropout: float) -> nn.Sequential:

@@ -28,10 +28,10 @@ from transformers import (
     PreTrainedModel,
 )
 from transformers import initialization as init
-from transformers.utils import ModelOutput
+from transformers.utils.generic import ModelOutput
 
-from pushdown_lm.attention import ATTENTION_NAME, Implementation, TapeEmbedding, tape_features
-from pushdown_lm.configuration import ConfigError, PushdownConfig
+from pushdown_lm.attention import ATTENTION_NAME, TapeEmbedding, tape_features
+from pushdown_lm.configuration import ConfigError, Implementation, PushdownConfig
 from pushdown_lm.head import AttachmentHead
 from pushdown_lm.oracle import Candidates, Stack, candidates, parse_state
 
@@ -130,9 +130,10 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
         self._add_tape_embeddings()
         self.head: AttachmentHead | None = None
         if config.attachment_head is not None:
+            embeddings: Any = decoder.get_input_embeddings()
             self.head = AttachmentHead(
                 hidden_size=config.decoder.hidden_size,
-                embedding_size=decoder.get_input_embeddings().embedding_dim,
+                embedding_size=embeddings.embedding_dim,
                 num_depths=config.num_depths,
                 num_distances=config.num_distances,
                 variant=config.attachment_head,  # type: ignore[arg-type]
@@ -192,7 +193,7 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
         model = cls(config, decoder)
         if model.head is not None:
             model.head.to(device=decoder.device, dtype=decoder.dtype)
-        return model.to(device=decoder.device, dtype=decoder.dtype).eval()
+        return model.eval()
 
     def _add_tape_embeddings(self) -> None:
         config = self.config
@@ -288,6 +289,7 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
 
         structure: _Structure | None = None
         if self.config.uses_tape:
+            assert attachments is not None
             structure = self._structure(input_ids, attachments, attention_mask)
         visible = None if _pads_right(attention_mask) else attention_mask
         decoded = self.decoder(
@@ -320,9 +322,9 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
         self, input_ids: Tensor, attachments: Tensor, attention_mask: Tensor | None
     ) -> _Structure:
         config = self.config
-        roots, ends = input_ids == config.bos_token_id, input_ids == config.eos_token_id
+        roots = self._is_root(input_ids)
         roots[:, 0] = True
-        words = ~(roots | ends)
+        words = ~(roots | self._is_end(input_ids))
         if attention_mask is not None:
             words &= attention_mask.bool()
         position = torch.arange(input_ids.shape[1], device=input_ids.device)
@@ -330,6 +332,12 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
         state = parse_state(attachments, separators)
         features = self._features(state.tape, state.distance if config.num_distances else None)
         return _Structure(features, candidates(attachments, state.opens, roots, words))
+
+    def _is_root(self, tokens: Tensor) -> Tensor:
+        return torch.eq(tokens, self.config.bos_token_id)  # type: ignore[arg-type]
+
+    def _is_end(self, tokens: Tensor) -> Tensor:
+        return torch.eq(tokens, self.config.eos_token_id)  # type: ignore[arg-type]
 
     def _features(self, depth: Tensor, distance: Tensor | None) -> Tensor:
         return tape_features(depth, distance, self.config.num_depths, self.config.num_distances)
@@ -357,7 +365,7 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
     def _scored(self, labels: Tensor, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
         """Labels without padding and, where ROOT is a token of its own, without ROOT."""
         if not self.config.shared_boundary:
-            labels = labels.masked_fill(input_ids == self.config.bos_token_id, IGNORED)
+            labels = labels.masked_fill(self._is_root(input_ids), IGNORED)
         if attention_mask is not None:
             labels = labels.masked_fill(attention_mask == 0, IGNORED)
         return labels
@@ -431,9 +439,8 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
             cache.stack = Stack.start(tokens.shape[0], tokens.device)
             return
         stack, config = cache.stack, self.config
-        ends = tokens == config.eos_token_id
-        begins = tokens == config.bos_token_id
-        attachments = torch.where(ends, stack.root, attachments)
+        begins = self._is_root(tokens)
+        attachments = torch.where(self._is_end(tokens), stack.root, attachments)
         if not config.shared_boundary:
             attachments = torch.where(begins, len(stack), attachments)
         if first is not None:
@@ -524,20 +531,20 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
             logits.append(decoded.logits)
         return PushdownOutput(logits=torch.cat(logits, 1), past_key_values=cache)
 
-    def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: Any) -> dict[str, Any]:
+    def prepare_inputs_for_generation(self, input_ids: Any, **kwargs: Any) -> Any:  # type: ignore[override]
         cache = kwargs.get("past_key_values")
         if self.config.uses_tape and not isinstance(cache, PushdownCache):
             cache = PushdownCache(config=self.config.decoder)
             kwargs["past_key_values"] = cache
-        inputs: dict[str, Any] = super().prepare_inputs_for_generation(input_ids, **kwargs)
-        return inputs
+        return super().prepare_inputs_for_generation(input_ids, **kwargs)  # type: ignore[misc]
 
 
 def attention_modules(decoder: nn.Module) -> dict[int, Any]:
     """The self-attention module of each layer of a decoder, by layer index."""
+    modules: Iterable[Any] = decoder.modules()
     return {
         module.layer_idx: module
-        for module in decoder.modules()
+        for module in modules
         if isinstance(getattr(module, "layer_idx", None), int)
         and getattr(module, "is_causal", False)
         and hasattr(module, "head_dim")

@@ -61,7 +61,7 @@ class DecoderSection(_Section):
             raise RecipeError(
                 f"model.decoder.type: expected a model type of Transformers, got {self.type!r}"
             )
-        config_class = CONFIG_MAPPING[self.type]
+        config_class: Any = CONFIG_MAPPING[self.type]
         known = {*config_class.__dataclass_fields__, *config_class.attribute_map}
         for name in self.model_extra or {}:
             if name not in known:

@@ -194,9 +194,8 @@ class _CellCache(Cache):
 
 def _log_prob(logits: Tensor, tokens: Tensor) -> Tensor:
     """Log-probabilities ``(...)`` of tokens under logits ``(..., V)``."""
-    loss = nn.functional.cross_entropy(
-        logits.flatten(0, -2), tokens.flatten(), reduction="none"
-    )
+    logits = logits.flatten(0, -2).to(torch.promote_types(logits.dtype, torch.float32))
+    loss = nn.functional.cross_entropy(logits, tokens.flatten(), reduction="none")
     return -loss.view(tokens.shape)
 
 

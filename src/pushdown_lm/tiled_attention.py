@@ -93,12 +93,10 @@ class _Tiles:
         size = self.step * row
         self.scores_space = query.new_empty(size, dtype=self.dtype)
         self.second_space = query.new_empty(size, dtype=self.dtype)
-        self.index_space = tape.new_empty(
-            self.step * self.block * self.num_keys, dtype=torch.int64
+        self.index_space = tape.new_empty(self.step * self.block * self.num_keys, dtype=torch.int64)
+        self.later = torch.ones(self.block, self.block, dtype=torch.bool, device=query.device).triu(
+            1
         )
-        self.later = torch.ones(
-            self.block, self.block, dtype=torch.bool, device=query.device
-        ).triu(1)
 
     def __iter__(self) -> Iterator[_Tile]:
         offset = self.num_keys - self.num_queries
@@ -257,12 +255,10 @@ def _backward(
         for number in range(len(tape)):
             grad_table_part.scatter_add_(-1, tiles.index(tile, number), grad_scores)
         grad_part = tiles.grouped(grad_scores).to(query.dtype)
-        grad_query[tile.batch, :, tile.queries] = (
-            grad_part @ tiles.columns(key, tile)
-        ).view(*tiles.shape(tile)[:3], -1)
-        tiles.columns(grad_key, tile).baddbmm_(
-            grad_part.transpose(1, 2), tiles.rows(query, tile)
+        grad_query[tile.batch, :, tile.queries] = (grad_part @ tiles.columns(key, tile)).view(
+            *tiles.shape(tile)[:3], -1
         )
+        tiles.columns(grad_key, tile).baddbmm_(grad_part.transpose(1, 2), tiles.rows(query, tile))
     return grad_query, grad_key, grad_value, grad_table.to(table.dtype)
 
 

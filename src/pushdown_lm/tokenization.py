@@ -9,7 +9,8 @@ that stands before it, and every word is encoded by itself:
 So each token belongs to one word by construction. The ids are those of the whole text wherever the
 tokenizer's own pre-tokeniser splits at the borders of words. The BPE trained here splits where the
 Penn Treebank does (`do|n't`, one punctuation mark at a time), so the two agree but for a few
-sentences; GPT-2's does not (`don|'t`, `."`). The card of a dataset counts the sentences that differ.
+sentences; GPT-2's does not (`don|'t`, `."`). The card of a dataset counts the sentences that
+differ.
 """
 
 from __future__ import annotations

@@ -56,10 +56,10 @@ def report(results: Iterable[Result], as_json: bool) -> None:
             print(json_module.dumps(result), flush=True)
         return
     rows = list(results)
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    table = Table(*columns, title=rows[0].get("bench", "") if rows else "")
-    for row in rows:
-        table.add_row(*(_cell(row.get(column)) for column in columns))
+    measures = dict.fromkeys(key for row in rows for key in row if key not in ("bench", "case"))
+    table = Table("", *(row["case"] for row in rows), title=rows[0]["bench"] if rows else "")
+    for measure in measures:
+        table.add_row(measure.replace("_", " "), *(_cell(row.get(measure)) for row in rows))
     Console().print(table)
 
 

@@ -104,7 +104,8 @@ def step(case: Case, contender: str) -> Callable[[], None]:
 def random_attachments(length: int) -> torch.Tensor:
     """Attachments of a random parse of ``length`` positions, ROOT and EOS included: each word
     shifts or attaches with equal chance, to the top of the stack or, half as likely, further."""
-    attachments, ends = [0], []
+    attachments: list[int] = [0]
+    ends: list[int] = []
     for position in range(1, length - 1):
         popped = 0
         while popped < len(ends) and torch.rand(()) < 0.5:
