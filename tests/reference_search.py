@@ -30,7 +30,13 @@ def random_model(
 ) -> PushdownForCausalLM:
     """A tiny model in float64 whose weights are all random, the tape embeddings too."""
     torch.manual_seed(seed)
-    sizes = {"vocab_size": vocabulary, "bos_token_id": BOS, "eos_token_id": EOS, "max_position_embeddings": 12, "hidden_size": 16}
+    sizes = {
+        "vocab_size": vocabulary,
+        "bos_token_id": BOS,
+        "eos_token_id": EOS,
+        "max_position_embeddings": 12,
+        "hidden_size": 16,
+    }
     config: PreTrainedConfig
     if decoder == "gpt2":
         config = GPT2Config(n_layer=3, n_head=2, **sizes)

@@ -38,7 +38,7 @@ from pushdown_lm.encoding import (
     encode_chunks,
     pack_windows,
 )
-from pushdown_lm.example_files import ExampleWriter
+from pushdown_lm.example_files import ContentDigest, ExampleWriter
 from pushdown_lm.files import write_json
 from pushdown_lm.tokenization import (
     EncoderSettings,
@@ -135,8 +135,28 @@ class Data:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the examples and the tokenizer."""
+        """SHA-256 of the examples and the tokenizer, as the card has it."""
         return self.card["fingerprint"]
+
+    @property
+    def splits(self) -> dict[str, Dataset]:
+        """The splits that there are, by name."""
+        named = {"train": self.train, "valid": self.valid, "test": self.test}
+        return {name: split for name, split in named.items() if split is not None}
+
+    def verify(self) -> None:
+        """Read everything and compare it with the fingerprint: an error if a byte has changed."""
+        digests = [ContentDigest.of(*item).hexdigest() for item in self.splits.items()]
+        settings = EncoderSettings.of(self.tokenizer, restore_text=True, allow_unknown=True)
+        found = _fingerprint(settings.tokenizer, digests)
+        if found != self.fingerprint:
+            raise DataError(
+                f"{self.folder}: expected content of SHA-256 {self.fingerprint}, found {found}"
+            )
+
+
+def _fingerprint(tokenizer: str, digests: Iterable[str]) -> str:
+    return _sha256(" ".join([_sha256(tokenizer), *digests]))
 
 
 def load_data(folder: StrPath) -> Data:
@@ -146,9 +166,7 @@ def load_data(folder: StrPath) -> Data:
     for name in ("tokenizer", *card["splits"]):
         if not (folder / name).is_dir():
             raise DataError(f"{folder / name}: named in card.json, but absent")
-    from datasets import load_from_disk
-
-    splits = {name: load_from_disk(str(folder / name)) for name in card["splits"]}
+    splits = {name: _load_split(folder / name) for name in card["splits"]}
     return Data(
         folder=folder,
         train=splits["train"],
@@ -157,6 +175,17 @@ def load_data(folder: StrPath) -> Data:
         tokenizer=load_tokenizer(folder / "tokenizer"),
         card=card,
     )
+
+
+def _load_split(folder: Path) -> Dataset:
+    from datasets import load_from_disk
+
+    try:
+        return load_from_disk(str(folder))
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(
+            f"{folder}: expected an Arrow dataset, found a damaged one: {error}"
+        ) from None
 
 
 def _read_card(folder: Path) -> dict[str, Any]:
@@ -454,7 +483,7 @@ def _assemble(
     settings = encoder.settings
     skipped_on_reading = sum((source.skipped for source in corpus), Counter[str]())
     splits = {}
-    digests = [_sha256(settings.tokenizer)]
+    digests = []
     for split in _wanted_splits(corpus, options):
         files = [shard for shard in shards if shard.split == split]
         tally, longest = _add_up(files)
@@ -469,7 +498,7 @@ def _assemble(
         total = tally.sentences if options.window is None else None
         with progress(f"Writing {split}", total, "examples") as advance:
             writer.write(examples, advance)
-        digests.append(writer.digest)
+        digests.append(writer.digest.hexdigest())
         splits[split] = {
             "examples": writer.num_examples,
             "longest_example": writer.longest_example,
@@ -477,7 +506,7 @@ def _assemble(
         }
     tokenizer = load_tokenizer(partial / "tokenizer")
     return {
-        "fingerprint": _sha256(" ".join(digests)),
+        "fingerprint": _fingerprint(settings.tokenizer, digests),
         "options": asdict(options),
         "tokenizer": TokenizerChoice.parse(options.tokenizer).kind,
         "vocab_size": len(tokenizer),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -72,11 +73,37 @@ def attach_pieces(attachments: Sequence[int], piece_counts: Sequence[int]) -> li
     return tokens
 
 
+def check_spans(spans: Sequence[Span], num_words: int) -> None:
+    """Refuse spans that are not those of one tree over the words, in post-order."""
+    maximal: list[Span] = []
+    for start, end in spans:
+        fits = 0 <= start <= end - 2 < num_words - 1
+        if not fits or (maximal and (end < maximal[-1][1] or maximal[-1] == (start, end))):
+            raise _no_tree((start, end))
+        while maximal and maximal[-1][0] >= start:
+            maximal.pop()
+        if maximal and maximal[-1][1] > start:
+            raise _no_tree((start, end))
+        maximal.append((start, end))
+    if num_words > 1 and maximal != [(0, num_words)]:
+        raise UnusableTreeError(
+            "spans that are no tree",
+            f"expected a constituent over all {num_words} words, found {maximal}",
+        )
+
+
+def _no_tree(span: Span) -> UnusableTreeError:
+    return UnusableTreeError(
+        "spans that are no tree", f"expected nested spans in post-order, found {span} out of place"
+    )
+
+
 def parse_shape(attachments: Sequence[int]) -> ParseShape:
     """Depth and stack size of a sentence, in time linear in its length.
 
     A reduce adds one to every token of the two constituents that it joins, so the largest entry of
-    the tape over a constituent is its height.
+    the tape over a constituent is its height. EOS adds two: one reduce takes in the words, one
+    ROOT.
 
     >>> parse_shape([0, 1, 1, 3, 2, 0])
     ParseShape(depth=4, stack_size=2)
@@ -88,21 +115,12 @@ def parse_shape(attachments: Sequence[int]) -> ParseShape:
         attachment = attachments[position]
         height = 0
         if attachment != position:
-            end = position
-            while end > attachment and ends:
-                end = ends.pop()
+            while ends and ends[-1] >= attachment:
+                ends.pop()
                 height = max(height, heights.pop()) + 1
-            if end != attachment:
-                raise UnusableTreeError(
-                    "spans that are no tree", f"expected nested spans in post-order at {position}"
-                )
         ends.append(position)
         heights.append(height)
         stack_size = max(stack_size, len(ends))
-    if len(ends) != 1:
-        raise UnusableTreeError(
-            "spans that are no tree", f"expected one constituent over all words, found {len(ends)}"
-        )
     return ParseShape(heights[0] + 2, stack_size)
 
 
@@ -222,6 +240,7 @@ class ChunkEncoding:
     ) -> tuple[Sentence, list[str], ParseShape]:
         if not words:
             raise UnusableTreeError("no words", "expected a tree with words, found none")
+        check_spans(spans, len(words))
         surfaces = self.encoder.surfaces(words)
         pieces = self.encoder(surfaces)
         settings = self.options.settings
@@ -285,6 +304,7 @@ _encoding: ChunkEncoding | None = None
 
 
 def _start_worker(encoder: ChunkEncoder) -> None:
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core a process
     global _encoding
     _encoding = encoder.start()
 

@@ -206,7 +206,7 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
                 )
             module = layers[layer]
             module.tape_embedding = TapeEmbedding(
-                head_dim=module.head_dim,
+                head_dim=getattr(module, "head_dim", None) or module.head_size,
                 num_depths=config.num_depths,
                 num_distances=config.num_distances,
                 implementation=config.attention,  # type: ignore[arg-type]
@@ -276,7 +276,7 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
         if self.config.uses_tape and (attachments is None or past_key_values is not None):
             if labels is not None:
                 raise ValueError("a loss needs attachments and the whole sentence in one call")
-            return self._read(
+            output = self._read(
                 input_ids,
                 attachments,
                 attention_mask,
@@ -286,6 +286,9 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
                 output_attentions=output_attentions,
                 **kwargs,
             )
+            if use_cache is False:
+                return PushdownOutput(logits=output.logits, attentions=output.attentions)
+            return output
 
         structure: _Structure | None = None
         if self.config.uses_tape:
@@ -547,7 +550,6 @@ def attention_modules(decoder: nn.Module) -> dict[int, Any]:
         for module in modules
         if isinstance(getattr(module, "layer_idx", None), int)
         and getattr(module, "is_causal", False)
-        and hasattr(module, "head_dim")
     }
 
 
@@ -565,14 +567,14 @@ def _tap_query(module: Any) -> None:
             f"{type(module).__name__} rotates its queries but has no q_proj or q_norm whose output "
             "is the query before rotation, which the depth term needs"
         )
-    hook = partial(_leave_query, module.tape_embedding, module.head_dim)
-    projection.register_forward_hook(hook)
+    projection.register_forward_hook(partial(_leave_query, module.tape_embedding))
 
 
 def _leave_query(
-    embedding: TapeEmbedding, head_dim: int, _module: nn.Module, _inputs: Any, output: Tensor
+    embedding: TapeEmbedding, _module: nn.Module, _inputs: Any, output: Tensor
 ) -> None:
     batch, length = output.shape[:2]
+    head_dim = embedding.weight.shape[1]
     embedding.unrotated_query = output.reshape(batch, length, -1, head_dim).transpose(1, 2)
 
 

@@ -62,12 +62,15 @@ class DecoderSection(_Section):
                 f"model.decoder.type: expected a model type of Transformers, got {self.type!r}"
             )
         config_class: Any = CONFIG_MAPPING[self.type]
-        known = {*config_class.__dataclass_fields__, *config_class.attribute_map}
-        for name in self.model_extra or {}:
-            if name not in known:
+        known = set(config_class.__dataclass_fields__)
+        fields = {}
+        for name, value in (self.model_extra or {}).items():
+            own_name = config_class.attribute_map.get(name, name)
+            if own_name not in known:
                 raise RecipeError(
                     f"model.decoder.{name}: the configuration of {self.type} has no such field"
                 )
+            fields[own_name] = value
         if self.vocab_size not in (None, len(tokenizer)):
             raise RecipeError(
                 f"model.decoder.vocab_size: the recipe is for a vocabulary of {self.vocab_size:,} "
@@ -78,8 +81,7 @@ class DecoderSection(_Section):
                 vocab_size=len(tokenizer),
                 bos_token_id=tokenizer.bos_token_id,
                 eos_token_id=tokenizer.eos_token_id,
-                **_dropout_fields(known, dropout),
-                **(self.model_extra or {}),
+                **_dropout_fields(known, dropout) | fields,
             )
         except (TypeError, ValueError) as error:
             detail = " ".join(str(error).split())
@@ -149,6 +151,10 @@ class ModelSection(_Section):
             )
         except ConfigError as error:
             raise RecipeError(f"model.{error}") from error
+        except RecipeError:
+            raise
+        except ValueError as error:
+            raise RecipeError(f"model: {error}") from error
 
     def _pretrained_config(
         self, vocabulary: int, dropout: float | None

@@ -70,6 +70,8 @@ class SearchResult:
     """``(K, n)``: the attachments of the words of each entry, best entry first."""
     log_joints: tuple[float, ...]
     """log p(x, r) of each entry."""
+    log_open_joints: tuple[float, ...]
+    """The same without EOS: log p(x_1 .. x_n, r), for sentences that go on."""
     log_dropped: float
     """Log of all probability that the beam and the threshold dropped; -inf if nothing was."""
     lost_nats: float
@@ -221,6 +223,23 @@ def _batches(lengths: Sequence[int], beam: int, batch_cells: int) -> Iterator[li
         yield batch
 
 
+@torch.inference_mode()
+def log_joint(
+    model: PushdownForCausalLM, sentence: Sequence[int], attachments: Sequence[int]
+) -> float:
+    """log p(x, r) of one sentence, EOS included, and its attachments ``[0, r_1, ..., r_n, 0]``."""
+    _check(model, [sentence], beam=1, threshold=None)
+    config, device = model.config, model.device
+    ids = torch.tensor([[config.bos_token_id, *sentence, config.eos_token_id]], device=device)
+    output = model.eval()(ids, attachments=torch.tensor([attachments], device=device))
+    assert output.logits is not None
+    total = output.logits[0, :-1].double().log_softmax(-1).gather(-1, ids[0, 1:, None]).sum()
+    decided = output.attachment_targets[0] >= 0
+    scores = output.attachment_logits[0, decided].double().log_softmax(-1)
+    total += scores.gather(-1, output.attachment_targets[0, decided, None]).sum()
+    return float(total)
+
+
 # ------------------------------------------------------------------ the beam of a batch
 
 
@@ -257,9 +276,9 @@ def _search_batch(
     count, width = len(sentences), max(map(len, sentences)) + 2
     input_ids = torch.full((count, width), config.eos_token_id or 0, device=device)
     input_ids[:, 0] = config.bos_token_id or 0
-    for row, sentence in enumerate(sentences):
-        input_ids[row, 1 : len(sentence) + 1] = torch.tensor(sentence, device=device)
-    end = torch.tensor([len(sentence) + 1 for sentence in sentences], device=device)
+    for row, tokens in enumerate(sentences):
+        input_ids[row, 1 : len(tokens) + 1] = torch.tensor(tokens, device=device)
+    end = torch.tensor([len(tokens) + 1 for tokens in sentences], device=device)
 
     every = torch.arange(count, device=device)
     beam = _Beam(
@@ -271,20 +290,21 @@ def _search_batch(
     log_prefixes = torch.zeros(count, width, dtype=torch.float64, device=device)
     dropped = torch.zeros_like(log_prefixes)  # share of Z_t
     num_cells = torch.zeros(count, dtype=torch.long, device=device)
-    ended: dict[int, _Beam] = {}
+    ended: dict[int, tuple[_Beam, Tensor]] = {}
 
     with entry_decoder(model, input_ids) as decoder:
         parent = every
         for position in range(1, width):
             hidden, log_prob = decoder.step(beam.sentence, parent, beam.stack)
             num_cells += beam.sentence.bincount(minlength=count)
-            beam.score = beam.score + log_prob
+            open_score, beam.score = beam.score, beam.score + log_prob
             log_prefix = _sum_by_sentence(beam.score, beam.sentence, count)
             log_prefixes[:, position] = log_prefix
 
             ends = end[beam.sentence] == position
             for number in (end == position).nonzero()[:, 0].tolist():
-                ended[number] = beam.select(beam.sentence == number)
+                own = beam.sentence == number
+                ended[number] = beam.select(own), open_score[own]
             if ends.all():
                 break
             scores, index, legal = _attachment_scores(
@@ -306,7 +326,7 @@ def _search_batch(
             beam.history = torch.cat([beam.history, attachment[:, None]], 1)
 
     return [
-        _result(ended[number], log_prefixes[number], dropped[number], int(num_cells[number]))
+        _result(*ended[number], log_prefixes[number], dropped[number], int(num_cells[number]))
         for number in range(count)
     ]
 
@@ -360,7 +380,9 @@ def _dropped_share(score: Tensor, sentence: Tensor, kept: Tensor, log_prefix: Te
     return torch.zeros_like(log_prefix).index_add(0, sentence, share)
 
 
-def _result(beam: _Beam, log_prefixes: Tensor, dropped: Tensor, num_cells: int) -> SearchResult:
+def _result(
+    beam: _Beam, open_score: Tensor, log_prefixes: Tensor, dropped: Tensor, num_cells: int
+) -> SearchResult:
     end = beam.history.shape[1] + 2
     log_prefixes, dropped = log_prefixes[1:end], dropped[1:end]
     if not log_prefixes.isfinite().all():
@@ -372,6 +394,7 @@ def _result(beam: _Beam, log_prefixes: Tensor, dropped: Tensor, num_cells: int) 
         log_prefixes=tuple(log_prefixes.tolist()),
         histories=beam.history[order],
         log_joints=tuple(beam.score[order].tolist()),
+        log_open_joints=tuple(open_score[order].tolist()),
         log_dropped=float((dropped.log() + log_prefixes).logsumexp(0)),
         lost_nats=float((-torch.log1p(-dropped.clamp(max=1.0))).sum()),
         num_cells=num_cells,

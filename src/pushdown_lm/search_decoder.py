@@ -213,7 +213,7 @@ def _blocks(decoder: nn.Module) -> list[nn.Module]:
     return blocks
 
 
-class _Reached(Exception):  # noqa: N818 - a signal, not an error
+class _Reached(Exception):
     """The forward pass has come to the layer that was waited for."""
 
 

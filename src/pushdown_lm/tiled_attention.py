@@ -191,7 +191,7 @@ def _forward(
 ) -> tuple[Tensor, Tensor]:
     """The output ``(B, H, T, d)`` and the log-normaliser of each query ``(B, H, T)``."""
     tiles = _Tiles(query, key, tape, table, mask, scaling, dropout, seed)
-    output = torch.empty(query.shape, dtype=value.dtype, device=query.device)
+    output = value.new_empty((*query.shape[:3], value.shape[-1]))
     normaliser = query.new_empty(query.shape[:3], dtype=tiles.dtype)
     for tile in tiles:
         scores = tiles.scores(tile)
@@ -265,7 +265,7 @@ def _backward(
 @_forward.register_fake
 def _(query, key, value, tape, table, mask, scaling, dropout, seed):  # type: ignore[no-untyped-def]
     dtype = torch.float32 if query.dtype in (torch.float16, torch.bfloat16) else query.dtype
-    output = torch.empty(query.shape, dtype=value.dtype, device=query.device)
+    output = value.new_empty((*query.shape[:3], value.shape[-1]))
     return output, query.new_empty(query.shape[:3], dtype=dtype)
 
 

@@ -346,11 +346,14 @@ class WordEncoder:
 
 
 def check_keeps_spaces(tokenizer: PreTrainedTokenizerFast, source: str | Path) -> None:
-    """Refuse a tokenizer whose tokens of single words do not add up to those of the text."""
-    pieces = tokenizer(["the", " dog"], add_special_tokens=False)["input_ids"]
-    whole = tokenizer("the dog", add_special_tokens=False)["input_ids"]
-    if [token for piece in pieces for token in piece] != whole:
+    """Refuse a tokenizer of pieces that adds or drops spaces when words are encoded one by one."""
+    if is_word_level(tokenizer):
+        return
+    words = ["(", "the", " dog", ")"]
+    pieces = tokenizer(words, add_special_tokens=False)["input_ids"]
+    text = tokenizer.decode([token for ids in pieces for token in ids])
+    if text != "".join(words):
         raise TokenizationError(
-            f"{source}: expected a byte-level BPE or word-level tokenizer, which encodes 'the' and "
-            f"' dog' as it does 'the dog', found {pieces} and {whole}"
+            f"{source}: expected a byte-level BPE or a word-level tokenizer, whose tokens of the "
+            f"words {words} spell {''.join(words)!r}, found {text!r}"
         )

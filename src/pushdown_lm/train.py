@@ -31,6 +31,7 @@ from transformers import (
 )
 from transformers.trainer_callback import ExportableState, TrainerState
 from transformers.trainer_utils import EvalLoopOutput, rotate_checkpoints
+from transformers.utils.logging import disable_progress_bar
 
 from pushdown_lm.batching import Collator, TokenBudgetBatches
 from pushdown_lm.checkpoint import (
@@ -122,7 +123,8 @@ def count_targets(inputs: Mapping[str, Tensor], config: PushdownConfig) -> Tenso
     a sentence, which can only shift.
     """
     ids, mask = inputs["input_ids"], inputs["attention_mask"].bool()
-    roots, ends = ids == config.bos_token_id, ids == config.eos_token_id
+    bos, eos = cast(int, config.bos_token_id), cast(int, config.eos_token_id)
+    roots, ends = ids == bos, ids == eos
     scored = (inputs["labels"] != IGNORED) & mask
     if not config.shared_boundary:
         scored &= ~roots
@@ -216,13 +218,14 @@ class PushdownTrainer(Trainer):
         super().__init__(
             model=model,
             args=training_arguments(recipe, self.run),
-            data_collator=Collator(model.config.pad_token_id),
+            data_collator=Collator(cast(int, model.config.pad_token_id)),
             train_dataset=data.train,
             eval_dataset=data.valid,
             processing_class=data.tokenizer,
             callbacks=callbacks,
         )
         self.remove_callback(PrinterCallback)
+        disable_progress_bar()  # of writing weights
         set_seed(recipe.training.seed, device_specific=True)
 
     @property
@@ -327,7 +330,7 @@ class PushdownTrainer(Trainer):
     def floating_point_ops(self, inputs: Any) -> int:
         return 0
 
-    def _maybe_log_save_evaluate(  # type: ignore[override]
+    def _maybe_log_save_evaluate(
         self, tr_loss: Any, grad_norm: Any, *args: Any, **kwargs: Any
     ) -> None:
         if self._step.losses:

@@ -124,16 +124,21 @@ def build(
 @app.command()
 def show(
     folder: Annotated[Path, typer.Argument(help="A dataset made by `pushdown data build`.")],
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read everything and check it by its SHA-256.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="The whole card as JSON.")] = False,
 ) -> None:
     """What a dataset holds."""
     from pushdown_lm.data import load_data
 
-    card = load_data(folder).card
+    data = load_data(folder)
+    if verify:
+        data.verify()
     if json:
-        typer.echo(json_module.dumps(card, indent=2, ensure_ascii=False))
+        typer.echo(json_module.dumps(data.card, indent=2, ensure_ascii=False))
     else:
-        _print_card(card)
+        _print_card(data.card)
 
 
 def _shares(text: str) -> tuple[float, float, float]:
@@ -148,14 +153,15 @@ def _shares(text: str) -> tuple[float, float, float]:
     return train, valid, test
 
 
-COLUMNS = {
+COUNTS = {
     "examples": "examples",
     "sentences": "sentences",
     "words": "words",
     "tokens": "tokens",
-    "longest_example": "longest",
-    "max_depth": "max depth",
-    "max_stack_size": "max stack",
+    "longest_example": "longest example",
+    "max_depth": "largest depth",
+    "max_stack_size": "largest stack",
+    "differing_sentences": "other tokens than the text's",
 }
 
 
@@ -166,12 +172,11 @@ def _print_card(card: dict[str, Any]) -> None:
 
     examples = "sentences" if card["window"] is None else f"windows of {card['window']} tokens"
     title = f"{examples}, {card['tokenizer']} tokenizer of {card['vocab_size']:,} entries"
-    table = Table("split", title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    for heading in (*COLUMNS.values(), "skipped"):
-        table.add_column(heading, justify="right")
-    for name, split in card["splits"].items():
-        counts = [f"{split[key]:,}" for key in COLUMNS]
-        table.add_row(name, *counts, f"{sum(split['skipped'].values()):,}")
+    table = Table("", title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for name in card["splits"]:
+        table.add_column(name, justify="right")
+    for key, label in COUNTS.items():
+        table.add_row(label, *[f"{split[key]:,}" for split in card["splits"].values()])
     console = Console()
     console.print(table)
     skipped = [(source["name"], source["skipped"]) for source in card["sources"]]

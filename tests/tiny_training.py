@@ -1,0 +1,41 @@
+"""Tiny datasets and recipes, on which a training run takes a second."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pushdown_lm.data import Data, DataOptions, build_data
+from pushdown_lm.grammar import generate, vocabulary
+from pushdown_lm.recipe import Recipe, load_recipe
+from pushdown_lm.trees import Tree
+
+TINY = (
+    "model.decoder.num_hidden_layers=2",
+    "model.decoder.hidden_size=16",
+    "model.decoder.num_attention_heads=2",
+    "training.tokens_per_batch=256",
+    "training.warmup_steps=2",
+    "training.dropout=0.1",
+    "training.eval_every=null",
+)
+
+
+def tiny_data(folder: Path, *, seed: int = 1, window: int | None = None) -> Data:
+    """A few hundred sentences of the built-in grammar over its whole vocabulary."""
+    words = Tree(vocabulary(), ((0, len(vocabulary())),))
+    train = [words, *generate(150, seed=seed)] if window is None else list(generate(150, seed=seed))
+    options = DataOptions(
+        tokenizer="word", window=window, allow_unknown=True, max_length=40, errors="skip"
+    )
+    return build_data({"train": train, "valid": list(generate(40, seed=99))}, folder, options)
+
+
+def tiny_recipe(*overrides: str, steps: int = 6) -> Recipe:
+    return load_recipe("demo", [*TINY, f"training.steps={steps}", *overrides])
+
+
+def read_log(run: Path, kind: str | None = None) -> list[dict[str, Any]]:
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return [record for line in lines if kind in (None, (record := json.loads(line))["kind"])]
