@@ -26,6 +26,7 @@ def random_model(
     decoder: str = "gpt2",
     scale: float = 0.5,
     vocabulary: int = VOCABULARY,
+    positions: int = 12,
     **options: object,
 ) -> PushdownForCausalLM:
     """A tiny model in float64 whose weights are all random, the tape embeddings too."""
@@ -34,7 +35,7 @@ def random_model(
         "vocab_size": vocabulary,
         "bos_token_id": BOS,
         "eos_token_id": EOS,
-        "max_position_embeddings": 12,
+        "max_position_embeddings": positions,
         "hidden_size": 16,
     }
     config: PreTrainedConfig

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import doctest
+import pickle
+import signal
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -141,6 +145,40 @@ def test_unknown_words_are_counted() -> None:
     shard = encode(Tree(["the", "bird"], [(0, 2)]), unknown=True)
     assert list(shard) == [Sentence([0, 6, 3, 1], [0, 1, 1, 0])]
     assert shard.tally.unknown_words == 1
+
+
+# ------------------------------------------------------------------ processes
+
+KILLED = """
+import os, pickle, signal, sys
+from pathlib import Path
+from pushdown_lm.encoding import Chunk, encode_chunks
+
+if __name__ == "__main__":
+    encoder = pickle.load(sys.stdin.buffer)
+    chunk = Chunk("file", [1], [(["the", "dog"], [(0, 2)])])
+    for _ in encode_chunks(encoder, ((Path(f"{n}.npz"), chunk) for n in range(99)), processes=2):
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_killed_parent_leaves_whole_shards_and_no_process(tmp_path: Path) -> None:
+    (tmp_path / "killed.py").write_text(KILLED)
+    settings = EncoderSettings.of(WORDS, restore_text=False, allow_unknown=False)
+    process = subprocess.Popen(
+        [sys.executable, "killed.py"],
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    encoder = pickle.dumps(ChunkEncoder(settings, "right", None, "raise"))
+    process.communicate(encoder, timeout=60)  # until no process is left that holds the pipe
+    assert process.returncode == -signal.SIGKILL
+    shards = sorted(tmp_path.glob("[0-9]*.npz"))
+    assert 1 <= len(shards) < 99
+    for shard in shards:
+        assert list(Shard.load(shard)) == [Sentence([0, 6, 5, 1], [0, 1, 1, 0])]
 
 
 # ------------------------------------------------------------------ windows

@@ -156,8 +156,14 @@ def test_all_errors_come_at_once() -> None:
         ("model.decoder.n_hed=2", "model.decoder.n_hed: the configuration of gpt2 has no such"),
         ("model.decoder.hidden_size=wide", "model.decoder: .*expected int, got str"),
         ("model.decoder.num_attention_heads=3", "model: .*divisible"),
-        ("model.decoder.vocab_size=50257", "model.decoder.vocab_size: the recipe is for a .*50,257"),
-        ("model.pushdown_layers=last:9", "model.pushdown_layers: last:9 of a decoder with 2 layers"),
+        (
+            "model.decoder.vocab_size=50257",
+            "model.decoder.vocab_size: the recipe is for a .*50,257",
+        ),
+        (
+            "model.pushdown_layers=last:9",
+            "model.pushdown_layers: last:9 of a decoder with 2 layers",
+        ),
         ("model.pushdown_layers=[5]", "model.pushdown_layers: the decoder has layers 0 to 1"),
         ("model.attention=fast", "model.attention: expected one of"),
         ("model.pretrained=/nowhere", "model.pretrained: "),
@@ -217,5 +223,7 @@ def test_files_that_are_no_recipes(tmp_path: Path) -> None:
     broken.write_text("- 1")
     with pytest.raises(RecipeError, match="expected keys and values"):
         load_recipe(broken)
-    with pytest.raises(RecipeError, match=r"no recipe 'dick': expected a YAML file or one of bllip"):
+    with pytest.raises(
+        RecipeError, match=r"no recipe 'dick': expected a YAML file or one of bllip"
+    ):
         load_recipe("dick")

@@ -15,6 +15,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from pathlib import Path
+from threading import Thread
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -304,9 +305,18 @@ _encoding: ChunkEncoding | None = None
 
 
 def _start_worker(encoder: ChunkEncoder) -> None:
+    Thread(target=_leave_with_parent, daemon=True).start()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core a process
     global _encoding
     _encoding = encoder.start()
+
+
+def _leave_with_parent() -> None:
+    """End this worker when the parent is gone, even if it was killed."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _work(path: Path, chunk: Chunk) -> None:

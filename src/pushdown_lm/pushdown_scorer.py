@@ -143,7 +143,7 @@ class PushdownScorer:
     Args:
         beam: entries that search keeps for a sentence.
         threshold: entries further than this below the best, in nats, are dropped.
-        batch_cells: sentences x beam x tokens that are searched at once.
+        batch_cells: the budget of a batch, as in :func:`pushdown_lm.search.search`.
         allow_unknown: read words outside the vocabulary as the unknown token; otherwise they are
             an error, and `parse` gives None.
     """
@@ -244,7 +244,7 @@ class PushdownScorer:
         return Encoded(
             text=" ".join(words),
             ids=ids,
-            tokens=tuple(map(self._backend.id_to_token, ids)),
+            tokens=self._pieces(ids),
             offsets=tuple(
                 span for span, count in zip(spans, counts, strict=True) for _ in range(count)
             ),
@@ -275,6 +275,10 @@ class PushdownScorer:
             leaves=tuple(leaves),
             leaf_counts=tuple(leaf_counts),
         )
+
+    def _pieces(self, ids: Sequence[int]) -> tuple[str, ...]:
+        """The entries of the vocabulary; a model may embed more ids than it has."""
+        return tuple(self._backend.id_to_token(token) or f"<{token}>" for token in ids)
 
     def _check_tokens(self, text: str, ids: Sequence[int], offsets: Sequence[Span]) -> None:
         settings = self._encode_words.settings
@@ -362,7 +366,7 @@ class PushdownScorer:
         text = self._backend.decode(list(tokens)).strip()
         if not tokens:
             return text, None
-        leaves = tuple(map(self._backend.id_to_token, tokens))
+        leaves = self._pieces(tokens)
         tree = tree_from_attachments([0, *history, 0], leaves)
         encoding = self._backend.encode(text, add_special_tokens=False)
         if encoding.ids == list(tokens):
@@ -394,7 +398,7 @@ class PushdownScorer:
             output_attentions=True,
         )
         return AttentionMaps(
-            tokens=tuple(map(self._backend.id_to_token, ids)),
+            tokens=self._pieces(ids),
             attachments=tuple(attachments),
             tape=stack_tape(torch.tensor(attachments)),
             weights=torch.cat(output.attentions).cpu(),

@@ -55,6 +55,7 @@ class DecoderSection(_Section):
 
     def config(self, tokenizer: PreTrainedTokenizerBase, dropout: float | None) -> PreTrainedConfig:
         """The decoder's configuration for a tokenizer."""
+        from huggingface_hub.errors import StrictDataclassError
         from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
         if self.type not in CONFIG_MAPPING:
@@ -83,7 +84,7 @@ class DecoderSection(_Section):
                 eos_token_id=tokenizer.eos_token_id,
                 **_dropout_fields(known, dropout) | fields,
             )
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, StrictDataclassError) as error:
             detail = " ".join(str(error).split())
             raise RecipeError(f"model.decoder: {detail}") from error
 

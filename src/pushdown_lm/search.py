@@ -44,7 +44,7 @@ from pushdown_lm.trees import Span, Tree, merge_pieces
 DEFAULT_BEAM = 300
 """The paper's beam."""
 DEFAULT_BATCH_CELLS = 16384
-"""Sentences x beam x tokens that are searched at once."""
+"""Cells, (sentence, entry, token), that are searched at once."""
 
 
 class SearchError(PushdownError):
@@ -150,8 +150,9 @@ def search(
     Args:
         beam: entries that a sentence keeps.
         threshold: drop entries whose log-probability is further than this below the best entry's.
-        batch_cells: sentences of like length are searched together as long as sentences x beam x
-            tokens stay within this budget.
+        batch_cells: how many (sentence, entry, token) cells a batch of sentences of like length may
+            have. Beams count as full, unless a threshold prunes them: then they count as the
+            largest of the batch before.
     """
     results: dict[int, SearchResult] = {}
     for batch in search_batches(
@@ -171,12 +172,19 @@ def search_batches(
 ) -> Iterator[dict[int, SearchResult]]:
     """As :func:`search`, batch by batch, results by the sentence's number."""
     _check(model, sentences, beam, threshold)
+    waiting = sorted(range(len(sentences)), key=lambda number: -len(sentences[number]))
+    entries = float(beam)
     training = model.training
     model.eval()
     try:
-        for batch in _batches([len(sentence) + 2 for sentence in sentences], beam, batch_cells):
+        while waiting:
+            cells = entries * (len(sentences[waiting[0]]) + 1)
+            size = max(1, int(batch_cells / cells))
+            batch, waiting = waiting[:size], waiting[size:]
             found = _search_batch(model, [sentences[number] for number in batch], beam, threshold)
             yield dict(zip(batch, found, strict=True))
+            if threshold is not None:
+                entries = max(result.num_cells / len(result.log_prefixes) for result in found)
     finally:
         model.train(training)
 
@@ -209,18 +217,6 @@ def check_sentence(sentence: Sequence[int], max_positions: int | None, place: st
             f"{place}: expected at most {max_positions - 1} tokens (the model's positions less "
             f"ROOT), got {len(sentence)}"
         )
-
-
-def _batches(lengths: Sequence[int], beam: int, batch_cells: int) -> Iterator[list[int]]:
-    """Numbers of sentences of like length, longest first, within the budget."""
-    batch: list[int] = []
-    for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
-        if batch and (len(batch) + 1) * beam * lengths[batch[0]] > batch_cells:
-            yield batch
-            batch = []
-        batch.append(number)
-    if batch:
-        yield batch
 
 
 @torch.inference_mode()

@@ -247,8 +247,8 @@ def _backward(
             keep = tiles.keep(tile)
             grad_scores.mul_(keep)
             dropped = keep.mul_(weights)
-        tiles.columns(grad_value, tile).baddbmm_(
-            tiles.grouped(dropped).transpose(1, 2).to(value.dtype), grad_rows
+        tiles.columns(grad_value, tile).add_(
+            tiles.grouped(dropped).transpose(1, 2).to(value.dtype) @ grad_rows
         )
         grad_scores.sub_(delta[tile.batch, :, tile.queries]).mul_(weights).mul_(scaling)
         grad_table_part = grad_table[tile.batch, :, tile.queries]
@@ -258,7 +258,7 @@ def _backward(
         grad_query[tile.batch, :, tile.queries] = (grad_part @ tiles.columns(key, tile)).view(
             *tiles.shape(tile)[:3], -1
         )
-        tiles.columns(grad_key, tile).baddbmm_(grad_part.transpose(1, 2), tiles.rows(query, tile))
+        tiles.columns(grad_key, tile).add_(grad_part.transpose(1, 2) @ tiles.rows(query, tile))
     return grad_query, grad_key, grad_value, grad_table.to(table.dtype)
 
 

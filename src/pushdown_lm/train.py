@@ -195,6 +195,7 @@ def training_arguments(recipe: Recipe, run: Path) -> TrainingArguments:
         dataloader_num_workers=training.data_workers,
         disable_tqdm=True,
         log_level="error",
+        log_level_replica="error",
     )
 
 

@@ -39,3 +39,30 @@ def train(
     from pushdown_lm.bench.measure import report
 
     report(bench_train.run(cases or list(bench_train.CASES), repeats), json)
+
+
+@app.command()
+def search(
+    cases: Annotated[
+        list[str] | None, typer.Argument(help="Cases to run; by default all of them.")
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed runs of each contender.")] = 3,
+    json: Json = False,
+) -> None:
+    """Beam search against the bare decoder on as many cells, whole and with pruning."""
+    from pushdown_lm.bench import search as bench_search
+    from pushdown_lm.bench.measure import report
+
+    report(bench_search.run(cases or list(bench_search.CASES), repeats), json)
+
+
+@app.command()
+def pipeline(
+    steps: Annotated[int, typer.Option(min=10, help="Timed training steps.")] = 60,
+    json: Json = False,
+) -> None:
+    """The input pipeline against training, and the Trainer against a bare training loop."""
+    from pushdown_lm.bench import pipeline as bench_pipeline
+    from pushdown_lm.bench.measure import report
+
+    report(bench_pipeline.run(steps), json)

@@ -27,6 +27,8 @@ def train(
 
     torchrun --nproc-per-node 8 --no-python pushdown train dyck --data data/dyck --out runs/dyck
     """
+    from accelerate import PartialState
+
     from pushdown_lm.console import error_console
     from pushdown_lm.data import load_data
     from pushdown_lm.recipe import load_recipe
@@ -41,5 +43,6 @@ def train(
     except Interrupted as interruption:
         error_console().print(f"pushdown: {interruption}")
         raise typer.Exit(interruption.exit_code) from None
-    for name, value in metrics.items():
-        typer.echo(f"{name}\t{value:.6g}" if isinstance(value, float) else f"{name}\t{value}")
+    if PartialState().is_main_process:
+        for name, value in metrics.items():
+            typer.echo(f"{name}\t{value:.6g}")
