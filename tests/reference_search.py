@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from transformers import GPT2Config, LlamaConfig, PreTrainedConfig
+from transformers import Gemma2Config, GPT2Config, LlamaConfig, PreTrainedConfig
 
 from pushdown_lm.configuration import PushdownConfig
 from pushdown_lm.modeling import PushdownCache, PushdownForCausalLM
@@ -42,11 +42,14 @@ def random_model(
     if decoder == "gpt2":
         config = GPT2Config(n_layer=3, n_head=2, **sizes)
     else:
-        config = LlamaConfig(
+        kind = {"llama": LlamaConfig, "gemma2": Gemma2Config}[decoder]
+        config = kind(
             num_hidden_layers=3,
             num_attention_heads=4,
             num_key_value_heads=2,
+            head_dim=4,
             intermediate_size=24,
+            **({"sliding_window": 3} if decoder == "gemma2" else {}),
             **sizes,
         )
     options = {"bos_token_id": BOS, "eos_token_id": EOS, "num_depths": 4, **options}

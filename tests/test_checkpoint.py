@@ -87,7 +87,7 @@ def test_failed_folder_leaves_the_earlier_one(tmp_path: Path) -> None:
                 raise OSError(errno.ENOSPC, "No space left on device")
 
     fill_the_disk("old")
-    with pytest.raises(CheckpointError, match="model: could not be written .*No space left"):
+    with pytest.raises(CheckpointError, match=r"model: could not be written .*No space left"):
         fill_the_disk("new")
     verify_manifest(tmp_path / "model")
     assert (tmp_path / "model" / "a").read_text() == "old"

@@ -176,12 +176,21 @@ def test_joint_of_a_tree_is_that_of_its_history(bpe: PushdownScorer) -> None:
 
 def test_attention_under_the_best_parse(word: PushdownScorer) -> None:
     maps = word.attention("the dog is here .")
-    length = 7
-    assert maps.tokens == ("<s>", "the", "dog", "is", "here", ".", "</s>")
+    length = 6
+    assert maps.tokens == ("<s>", "the", "dog", "is", "here", ".")
     assert maps.weights.shape == (3, 2, length, length)
     torch.testing.assert_close(maps.weights.sum(-1), torch.ones(3, 2, length))
     assert torch.equal(maps.weights.triu(1), torch.zeros_like(maps.weights))
     assert torch.equal(maps.tape, stack_tape(torch.tensor(maps.attachments)))
+
+
+def test_the_longest_sentence(word: PushdownScorer) -> None:
+    """39 words and ROOT fill the 40 positions."""
+    words = ["dog"] * 39
+    tree = Tree(tuple(words), tuple((start, 39) for start in range(37, -1, -1)))
+    assert len(word.surprisals([words])[0]) == 40
+    assert word.attention(words).weights.shape[-1] == 40
+    assert math.isfinite(word.log_joint(tree))
 
 
 def test_reading_back(bpe: PushdownScorer, word: PushdownScorer) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import doctest
 from pathlib import Path
 
 import pytest
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig
 
+from pushdown_lm import recipe as recipe_module
 from pushdown_lm.data import Data
 from pushdown_lm.recipe import ModelSection, RecipeError, load_recipe, recipe_names
 from pushdown_lm.run import run_recipe
@@ -227,3 +229,9 @@ def test_files_that_are_no_recipes(tmp_path: Path) -> None:
         RecipeError, match=r"no recipe 'dick': expected a YAML file or one of bllip"
     ):
         load_recipe("dick")
+
+
+def test_examples_in_docstrings() -> None:
+    results = doctest.testmod(recipe_module)
+    assert results.attempted
+    assert not results.failed

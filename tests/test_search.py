@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -11,9 +12,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pushdown_lm import search as search_module
 from pushdown_lm.modeling import PushdownForCausalLM, attention_modules
 from pushdown_lm.oracle import tree_from_attachments
-from pushdown_lm.search import SearchError, SearchResult, posteriors, search
+from pushdown_lm.search import SearchError, SearchResult, log_joint, posteriors, search
 from pushdown_lm.trees import Tree, merge_pieces
 from tests.reference_search import (
     EOS,
@@ -31,6 +33,7 @@ MODELS = {
     "one layer": {"pushdown_layers": [1]},
     "base": {"pushdown_layers": []},
     "llama": {"decoder": "llama", "pushdown_layers": [1, 2]},
+    "windows and soft caps": {"decoder": "gemma2", "pushdown_layers": [1]},
     "distances": {"num_distances": 3},
     "bilinear": {"attachment_head": "bilinear"},
     "one boundary token": {"bos_token_id": EOS},
@@ -206,6 +209,19 @@ def test_surprisals_add_up_and_histories_are_distinct(
     assert all(surprisal > 0 for surprisal in result.surprisals)
     assert len(set(map(tuple, result.histories.tolist()))) == len(result.log_joints) <= beam
     assert len(sentence) + 1 <= result.num_cells
+
+
+def test_worked_example_of_the_docstring() -> None:
+    found = doctest.testmod(search_module)
+    assert (found.failed, found.attempted > 0) == (0, True)
+
+
+@pytest.mark.parametrize("length", [1, 4])
+def test_log_joint_is_that_of_the_history(model: PushdownForCausalLM, length: int) -> None:
+    result = search(model, [SENTENCE[:length]], beam=20)[0]
+    for history, expected in zip(result.histories.tolist(), result.log_joints, strict=True):
+        found = log_joint(model, SENTENCE[:length], [0, *history, 0])
+        assert found == pytest.approx(expected, abs=1e-11)
 
 
 # ------------------------------------------------------------------ batches and the decoder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import math
 import os
 import resource
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from pushdown_lm import train
 from pushdown_lm.batching import Collator
 from pushdown_lm.checkpoint import CheckpointError, checkpoints, load_model, verify_manifest
 from pushdown_lm.data import Data
@@ -77,7 +79,7 @@ def test_random_batches_are_a_new_permutation_every_epoch() -> None:
     batches = RandomBatches(10, 4, seed=3)
     first = list(batches)
     assert [len(batch) for batch in first] == [4, 4, 2]
-    assert sorted(sum(first, [])) == list(range(10))
+    assert sorted(index for batch in first for index in batch) == list(range(10))
     assert first == list(batches)
     batches.set_epoch(1)
     assert first != list(batches)
@@ -503,3 +505,9 @@ def test_reports_need_their_package(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("pushdown_lm.train.find_spec", lambda name: None)
     with pytest.raises(RecipeError, match=r"training\.report_to: wandb is not installed"):
         training_arguments(tiny_recipe("training.report_to=[wandb]"), tmp_path)
+
+
+def test_examples_in_docstrings() -> None:
+    results = doctest.testmod(train)
+    assert results.attempted
+    assert not results.failed

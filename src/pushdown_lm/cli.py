@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from pushdown_lm.commands import bench, data, search, train
+from pushdown_lm.commands import bench, data, demo, search, train
 from pushdown_lm.errors import PushdownError
 
 app = typer.Typer(
@@ -19,6 +19,7 @@ app = typer.Typer(
 app.add_typer(bench.app, name="bench")
 app.add_typer(data.app, name="data")
 app.command()(train.train)
+app.command()(demo.demo)
 for command in (search.score, search.surprisal, search.parse, search.generate):
     app.command()(command)
 

@@ -129,7 +129,7 @@ class AttentionMaps:
     """What the model attends to while it reads a sentence under one parse."""
 
     tokens: tuple[str, ...]
-    """BOS and EOS included, T of them."""
+    """BOS and the sentence's, T of them; EOS is predicted, not read."""
     attachments: tuple[int, ...]
     tape: Tensor
     """``(T, T)``, the rows of the stack tape."""
@@ -389,9 +389,8 @@ class PushdownScorer:
     def attention(self, sentence: Sentence) -> AttentionMaps:
         """Attention weights and tape under the most probable history."""
         analysis = self.analyse([sentence])[0]
-        attachments = [0, *analysis.result.histories[0].tolist(), 0]
-        config = self.model.config
-        ids = [config.bos_token_id, *analysis.sentence.ids, config.eos_token_id]
+        attachments = [0, *analysis.result.histories[0].tolist()]
+        ids = [self.model.config.bos_token_id or 0, *analysis.sentence.ids]
         output = self.model(
             torch.tensor([ids], device=self.model.device),
             attachments=torch.tensor([attachments], device=self.model.device),

@@ -226,14 +226,17 @@ def log_joint(
     """log p(x, r) of one sentence, EOS included, and its attachments ``[0, r_1, ..., r_n, 0]``."""
     _check(model, [sentence], beam=1, threshold=None)
     config, device = model.config, model.device
-    ids = torch.tensor([[config.bos_token_id, *sentence, config.eos_token_id]], device=device)
-    output = model.eval()(ids, attachments=torch.tensor([attachments], device=device))
+    ids = torch.tensor([config.bos_token_id, *sentence, config.eos_token_id], device=device)
+    history = torch.tensor(attachments, device=device)
+    output = model.eval()(ids[None, :-1], attachments=history[None, :-1])
     assert output.logits is not None
-    total = output.logits[0, :-1].double().log_softmax(-1).gather(-1, ids[0, 1:, None]).sum()
+    assert output.attachment_logits is not None
+    assert output.attachment_targets is not None
+    tokens = output.logits[0].double().log_softmax(-1).gather(-1, ids[1:, None])
     decided = output.attachment_targets[0] >= 0
     scores = output.attachment_logits[0, decided].double().log_softmax(-1)
-    total += scores.gather(-1, output.attachment_targets[0, decided, None]).sum()
-    return float(total)
+    chosen = scores.gather(-1, output.attachment_targets[0, decided, None])
+    return float(tokens.sum() + chosen.sum())
 
 
 # ------------------------------------------------------------------ the beam of a batch

@@ -26,6 +26,9 @@ from transformers.cache_utils import Cache, DynamicLayer
 from pushdown_lm.modeling import PushdownForCausalLM, attention_modules
 from pushdown_lm.oracle import Stack
 
+PARALLEL_TOKENS = 2048
+"""Tokens whose logits are computed at once where they do not depend on the parse."""
+
 
 class EntryDecoder(Protocol):
     """Decodes the entries of a beam, position by position."""
@@ -49,16 +52,17 @@ class EntryDecoder(Protocol):
 
 @contextmanager
 def entry_decoder(model: PushdownForCausalLM, input_ids: Tensor) -> Iterator[EntryDecoder]:
-    """A decoder of entries for the sentences ``(B, T)``, padded on the right.
+    """A decoder of entries for the sentences ``(B, T)``, ROOT first, padded on the right.
 
-    Until the block is left, the model serves this search only.
+    The last position is predicted, never read. Until the block is left, the model serves this
+    search only.
     """
     if not model.config.pushdown_layers:
         yield _SharedDecoder(model, input_ids)
         return
     first = model.config.pushdown_layers[0]
     lower = _blocks(model.decoder)[:first]
-    decoder = _BranchingDecoder(model, input_ids, _output_of(model, lower, input_ids))
+    decoder = _BranchingDecoder(model, input_ids, _output_of(model, lower, input_ids[:, :-1]))
     try:
         for block in lower:
             block.forward = decoder.replay
@@ -73,10 +77,16 @@ class _SharedDecoder:
 
     def __init__(self, model: PushdownForCausalLM, input_ids: Tensor) -> None:
         assert model.head is not None
-        decoded = model.decoder(input_ids=input_ids, use_cache=False, output_hidden_states=True)
-        self.hidden = decoded.hidden_states[-1]  # (B, T, d)
+        hidden, log_probs = [], []
+        for rows in input_ids.split(max(1, PARALLEL_TOKENS // input_ids.shape[1])):
+            decoded = model.decoder(
+                input_ids=rows[:, :-1], use_cache=False, output_hidden_states=True
+            )
+            hidden.append(decoded.hidden_states[-1])
+            log_probs.append(_log_prob(decoded.logits, rows[:, 1:]))
+        self.hidden = torch.cat(hidden)  # (B, T - 1, d)
+        self.log_prob = torch.cat(log_probs)  # (B, T - 1)
         self.all_keys = model.head.key(self.hidden)
-        self.log_prob = _log_prob(decoded.logits[:, :-1], input_ids[:, 1:])
         self.sentence = input_ids.new_empty(0)
 
     def step(self, sentence: Tensor, parent: Tensor, stack: Stack) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import numpy as np
 import torch
@@ -206,8 +206,8 @@ class PushdownTrainer(Trainer):
         self, model: PushdownForCausalLM, recipe: Recipe, data: Data, run: str | Path
     ) -> None:
         self.recipe = recipe
-        self.run = Path(run).resolve()
-        self.log_file = MetricsLog(self.run / METRICS_LOG)
+        self.run_folder = Path(run).resolve()
+        self.log_file = MetricsLog(self.run_folder / METRICS_LOG)
         self.signals = StopSignals()
         self._display = ExitStack()
         self._step, self._unseen = _Step(), list[_Step]()
@@ -218,7 +218,7 @@ class PushdownTrainer(Trainer):
             callbacks.append(EarlyStoppingCallback(recipe.training.early_stopping_patience))
         super().__init__(
             model=model,
-            args=training_arguments(recipe, self.run),
+            args=training_arguments(recipe, self.run_folder),
             data_collator=Collator(cast(int, model.config.pad_token_id)),
             train_dataset=data.train,
             eval_dataset=data.valid,
@@ -244,6 +244,8 @@ class PushdownTrainer(Trainer):
             if state.global_step >= state.max_steps:  # killed after the last step
                 self._load_from_checkpoint(resume_from_checkpoint)
                 self.state = state
+                if self.args.load_best_model_at_end and state.best_model_checkpoint is not None:
+                    self._load_best_model()
                 return None
         with self.signals.noted(), self._display:
             return super().train(resume_from_checkpoint, *args, **kwargs)
@@ -286,12 +288,12 @@ class PushdownTrainer(Trainer):
             size = self._share_of_step("batch_size")
             return self._loader(dataset, RandomBatches(len(dataset), size, seed=training.seed))
         budget = self._share_of_step("tokens_per_batch")
-        batches = TokenBudgetBatches(list(dataset["length"]), budget, seed=training.seed)
+        batches = TokenBudgetBatches(dataset["length"][:], budget, seed=training.seed)
         return self._loader(dataset, batches)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
         dataset = cast(Any, self.eval_dataset if eval_dataset is None else eval_dataset)
-        lengths = list(dataset["length"])
+        lengths = dataset["length"][:]
         if self.recipe.training.batch_size is not None:
             budget = self._share_of_step("batch_size") * max(lengths)
         else:
@@ -335,10 +337,8 @@ class PushdownTrainer(Trainer):
         self, tr_loss: Any, grad_norm: Any, *args: Any, **kwargs: Any
     ) -> None:
         if self._step.losses:
-            self._step.number, self._step.learning_rate = (
-                self.state.global_step,
-                kwargs["learning_rate"],
-            )
+            self._step.number = self.state.global_step
+            self._step.learning_rate = kwargs["learning_rate"]
             self._step.gradient_norm = _plain_tensor(grad_norm).detach()
             self._unseen.append(self._step)
             self._step = _Step()
@@ -367,51 +367,39 @@ class PushdownTrainer(Trainer):
         own = torch.stack([torch.stack(step.losses).sum(0) for step in steps])  # (steps, 2)
         norms = torch.stack([cast(Tensor, step.gradient_norm) for step in steps]).tolist()
         whole = cast(Tensor, self.accelerator.reduce(own.clone(), "sum"))
-        names = ("lm_loss", "attachment_loss")
         weight = self.accelerator.unwrap_model(self.model).config.attachment_loss_weight
-        records = []
-        for step, losses, norm in zip(steps, whole.tolist(), norms, strict=True):
-            if not math.isfinite(sum(losses) + norm):
-                self._stop_at(step, losses, norm)
-            total = losses[0] + sum(weight * loss for loss in losses[1:])
-            records.append(
-                {
-                    "step": step.number,
-                    "kind": "train",
-                    "loss": total,
-                    **dict(zip(names, losses, strict=False)),
-                    "gradient_norm": norm,
-                    "learning_rate": step.learning_rate,
-                }
-            )
-        if self.is_main:
-            self.log_file.write(*records)
-        mean = {
-            name: sum(record[name] for record in records) / len(records)
-            for name in records[0]
-            if name not in ("step", "kind")
-        }
+        records: list[dict[str, Any]] = []
+        for step, (lm, *attachment), norm in zip(steps, whole.tolist(), norms, strict=True):
+            record = {"loss": lm + weight * sum(attachment), "lm_loss": lm}
+            if attachment:
+                record["attachment_loss"] = attachment[0]
+            record |= {"gradient_norm": norm, "learning_rate": step.learning_rate}
+            if not all(map(math.isfinite, record.values())):
+                self._stop_at(step, record)
+            records.append(record)
+            if self.is_main:
+                self.log_file.write({"step": step.number, "kind": "train", **record})
+        mean = {name: sum(record[name] for record in records) / len(records) for name in records[0]}
         self.log({**mean, "learning_rate": steps[-1].learning_rate})
 
-    def _stop_at(self, step: _Step, losses: list[float], norm: float) -> None:
-        path = (
-            self.run / f"not-finite-step{step.number}-process{self.args.process_index}.safetensors"
-        )
-        save_file(
-            {
-                f"{part}.{name}": tensor.contiguous()
-                for part, batch in enumerate(step.batches)
-                for name, tensor in batch.items()
-            },
-            path,
-        )
+    def _stop_at(self, step: _Step, record: Mapping[str, float]) -> NoReturn:
+        """Save the batch of a step whose loss or gradient is not finite, and raise."""
+        process = self.args.process_index
+        path = self.run_folder / f"not-finite-step{step.number}-process{process}.safetensors"
+        tensors = {
+            f"{part}.{name}": tensor.contiguous()
+            for part, batch in enumerate(step.batches)
+            for name, tensor in batch.items()
+        }
+        save_file(tensors, path)
+        numbers = ", ".join(f"{name} {value:.4g}" for name, value in record.items())
         raise TrainingError(
-            f"step {step.number}: the loss or its gradient is not finite (losses {losses}, norm of "
-            f"the gradient {norm}); the batch is saved in {path}; {self._last_saved()}"
+            f"step {step.number}: the loss or its gradient is not finite ({numbers}); the batch is "
+            f"saved in {path}; {self._last_saved()}"
         )
 
     def _last_saved(self) -> str:
-        saved = checkpoints(self.run)
+        saved = checkpoints(self.run_folder)
         return f"the last checkpoint is {saved[-1].name}" if saved else "there is no checkpoint yet"
 
     # -------------------------------------------------------------- evaluation
@@ -470,7 +458,7 @@ class PushdownTrainer(Trainer):
     # -------------------------------------------------------------- checkpoints
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        folder = self.run / f"checkpoint-{self.state.global_step}"
+        folder = self.run_folder / f"checkpoint-{self.state.global_step}"
         if self.state.best_global_step == self.state.global_step:
             self.state.best_model_checkpoint = str(folder)
         try:
@@ -485,7 +473,7 @@ class PushdownTrainer(Trainer):
             raise TrainingError(f"{error}; {self._last_saved()}, intact") from error
         if self.args.should_save:
             rotate_checkpoints(
-                str(self.run),
+                str(self.run_folder),
                 save_total_limit=self.args.save_total_limit,
                 best_model_checkpoint=self.state.best_model_checkpoint,
             )
@@ -503,9 +491,11 @@ class PushdownTrainer(Trainer):
 
     def save_final(self) -> Path:
         """Write the model and its tokenizer to ``model/``."""
-        with self._whole_folder(self.run / "model") as staging:
+        if self.is_fsdp_enabled:  # whole weights, whatever the checkpoints hold
+            self.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
+        with self._whole_folder(self.run_folder / "model") as staging:
             self.save_model(str(staging), _internal_call=True)
-        return self.run / "model"
+        return self.run_folder / "model"
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         super()._save(output_dir, state_dict)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from pushdown_lm import cli
+from pushdown_lm.bench import search as bench_search
 from pushdown_lm.pushdown_scorer import PushdownScorer
 from pushdown_lm.search import posteriors
 from pushdown_lm.tokenization import detokenize, train_bpe, train_word_vocabulary
@@ -323,3 +324,19 @@ def test_what_is_not_a_model(pushdown: Pushdown, tmp_path: Path, word: Path) -> 
         2,
         f"pushdown: {tmp_path}/absent.txt: No such file or directory\n",
     )
+
+
+# ------------------------------------------------------------------ bench
+
+
+def test_bench_prints_its_ratios(pushdown: Pushdown, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny = bench_search.Case(2, 16, 2, 30, sentences=2, length=6, beam=10)
+    monkeypatch.setattr(bench_search, "CASES", {"tiny": tiny})
+    run = pushdown("bench", "search", "tiny", "--repeats", 1, "--json")
+    (record,) = run.records
+    assert (run.code, record["bench"], record["case"]) == (0, "search", "tiny")
+    assert record["time_ratio"] > 0
+    assert record["pruning_speedup"] > 0
+    assert record["pruned_cells"] < record["cells"]
+    assert record["pruning_lost_nats"] <= 2 * bench_search.LOST_NATS
+    assert pushdown("bench", "search", "absent").code == 2

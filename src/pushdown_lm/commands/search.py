@@ -215,7 +215,7 @@ def generate(
     from pushdown_lm.console import progress
     from pushdown_lm.sampling import logits_processors, sample
 
-    scorer = _load(model, beam, None, allow_unknown=True)
+    scorer = _load(model, beam, None, allow_unknown=False)
     processors = logits_processors(scorer.model, temperature=temperature, top_k=top_k, top_p=top_p)
     prompts = [scorer.encode(text).ids if text else () for text in prompt or [""]]
     wanted = [ids for ids in prompts for _ in range(count)]

@@ -27,7 +27,7 @@ def train(
 
     torchrun --nproc-per-node 8 --no-python pushdown train dyck --data data/dyck --out runs/dyck
     """
-    from accelerate import PartialState
+    from accelerate import PartialState  # type: ignore[import-untyped]
 
     from pushdown_lm.console import error_console
     from pushdown_lm.data import load_data

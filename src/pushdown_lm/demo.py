@@ -1,0 +1,275 @@
+"""The main job end to end on the built-in corpus: train shallow, test deeper.
+
+A Base-LM (attachments as a second task) and a Pushdown-LM of the same size learn from generated
+sentences of little nesting. Both are then asked about minimal pairs nested as deep as those
+sentences and deeper: a counterpart of the Dyck experiment in an English-like language.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+from rich.console import Console, Group
+from rich.table import Table
+
+from pushdown_lm import plots
+from pushdown_lm.console import progress
+from pushdown_lm.data import Data, DataOptions, build_data
+from pushdown_lm.evals.parsing import evaluate_parsing
+from pushdown_lm.evals.perplexity import evaluate_perplexity
+from pushdown_lm.evals.sg import Suite, evaluate_sg, load_suite
+from pushdown_lm.files import atomic_write, write_json
+from pushdown_lm.grammar import generate, vocabulary
+from pushdown_lm.grammar_suites import write_suites
+from pushdown_lm.pushdown_scorer import PushdownScorer
+from pushdown_lm.recipe import load_recipe
+from pushdown_lm.run import METRICS, MODEL, is_finished, run_recipe
+from pushdown_lm.tokenization import train_word_vocabulary
+from pushdown_lm.trees import Tree, binarize, draw
+
+MODELS = {"Base-LM": "demo-base", "Pushdown-LM": "demo"}
+"""The recipe of each model."""
+PHENOMENA = {
+    "number": "agreement",
+    "center": "centre embedding",
+    "reflexive": "reflexives",
+    "npi": "polarity items",
+    "fgd": "filler-gap",
+}
+"""What the suites test, by the first part of their names."""
+EXAMPLE = "the boys that the dog near the cats likes are happy ."
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOptions:
+    """How large the job is."""
+
+    sentences: int = 30_000
+    """Training sentences."""
+    trained_nesting: int = 2
+    """The deepest nesting of the training sentences."""
+    depths: tuple[int, ...] = (1, 2, 3, 4, 5)
+    """Nesting of the test items; those above ``trained_nesting`` are never seen in training."""
+    items: int = 20
+    """Items of a suite at each depth."""
+    held_out: int = 200
+    """Held-out sentences, shallow and deep, for perplexity and parsing."""
+    beam: int = 50
+    threshold: float = 8.0
+    """Nats below the best entry at which search drops an entry."""
+    overrides: tuple[str, ...] = ()
+    """``key=value`` overrides of both recipes."""
+
+
+def run_demo(out: Path, seeds: Sequence[int], options: DemoOptions) -> dict[str, Any]:
+    """Train and test both models for every seed; results, plots and models are left in ``out``.
+
+    A model that is already trained in ``out`` is not trained again.
+    """
+    began = time.monotonic()
+    suites = _suites(out / "suites", options)
+    results: dict[str, Any] = {
+        "options": asdict(options),
+        "machine": platform.machine(),
+        "threads": torch.get_num_threads(),
+        "seeds": {},
+    }
+    for seed in seeds:
+        folder = out / f"seed{seed}"
+        data = _data(folder / "data", seed, options)
+        results["seeds"][str(seed)] = {
+            name: _run_model(folder / recipe, recipe, seed, data, suites, options)
+            for name, recipe in MODELS.items()
+        }
+    results["seconds"] = round(time.monotonic() - began, 1)
+    write_json(out / "results.json", results)
+    _write_plots(out, results, options)
+    return results
+
+
+def _data(folder: Path, seed: int, options: DemoOptions) -> Data:
+    def trees(count: int, part: int) -> Iterator[Tree]:
+        return generate(count, seed=10 * seed + part, max_nesting=options.trained_nesting)
+
+    splits = {"train": list(trees(options.sentences, 0)), "valid": list(trees(500, 1))}
+    words = folder.with_name("vocabulary")
+    train_word_vocabulary([vocabulary()]).save_pretrained(words)
+    return build_data(splits, folder, DataOptions(tokenizer=str(words)))
+
+
+def _suites(folder: Path, options: DemoOptions) -> dict[int, list[Suite]]:
+    return {
+        depth: [
+            load_suite(path)
+            for path in write_suites(
+                folder / f"depth{depth}", depth=depth, items=options.items, seed=depth
+            )
+        ]
+        for depth in options.depths
+    }
+
+
+def _held_out(options: DemoOptions) -> dict[str, list[Tree]]:
+    shallow, deepest = options.trained_nesting, max(options.depths)
+    return {
+        "shallow": list(generate(options.held_out, seed=991, max_nesting=shallow)),
+        "deep": list(
+            generate(options.held_out, seed=992, max_nesting=deepest, min_nesting=shallow + 1)
+        ),
+    }
+
+
+def _run_model(
+    run: Path,
+    recipe_name: str,
+    seed: int,
+    data: Data,
+    suites: dict[int, list[Suite]],
+    options: DemoOptions,
+) -> dict[str, Any]:
+    if is_finished(run):
+        metrics = json.loads((run / METRICS).read_text(encoding="utf-8"))
+    else:
+        recipe = load_recipe(recipe_name, [*options.overrides, f"training.seed={seed}"])
+        metrics = run_recipe(recipe, data, run)
+    scorer = PushdownScorer.from_pretrained(
+        run / MODEL, beam=options.beam, threshold=options.threshold
+    )
+    held_out = _held_out(options)
+    with progress(f"Testing {recipe_name}", len(suites) + 2 * len(held_out), "parts") as advance:
+        accuracy: dict[str, dict[str, float]] = {}
+        for depth, of_depth in suites.items():
+            accuracy[str(depth)] = _accuracy(scorer, of_depth)
+            advance(note=f"suites at depth {depth}")
+        perplexity, f1 = {}, {}
+        for name, trees in held_out.items():
+            sentences = [" ".join(tree.words) for tree in trees]
+            perplexity[name] = evaluate_perplexity(scorer, sentences).token_perplexity
+            advance(note=f"perplexity, {name}")
+            f1[name] = evaluate_parsing(scorer, [binarize(tree) for tree in trees]).model.f1
+            advance(note=f"parsing, {name}")
+    return {
+        "accuracy": accuracy,
+        "perplexity": perplexity,
+        "parsing_f1": f1,
+        "training": metrics,
+        "model": str(run / MODEL),
+    }
+
+
+def _accuracy(scorer: PushdownScorer, suites: list[Suite]) -> dict[str, float]:
+    """Accuracy by phenomenon, the mean over its suites, and over all suites."""
+    report = evaluate_sg(scorer, suites, trailing_period=False)
+    by_phenomenon: dict[str, list[float]] = {}
+    for result in report.results:
+        phenomenon = PHENOMENA[result.name.split("_")[0]]
+        by_phenomenon.setdefault(phenomenon, []).append(result.accuracy)
+    return {**{name: mean(parts) for name, parts in by_phenomenon.items()}, "all": report.accuracy}
+
+
+# ------------------------------------------------------------------ what a person sees
+
+
+def _values(results: dict[str, Any], model: str, *path: str) -> list[float]:
+    """A figure of one model, one value a seed."""
+    values = []
+    for by_model in results["seeds"].values():
+        value = by_model[model]
+        for key in path:
+            value = value[key]
+        values.append(float(value))
+    return values
+
+
+def result_table(results: dict[str, Any]) -> Group:
+    """Accuracies by phenomenon and depth, and the other figures, both models side by side.
+
+    Several seeds are shown as their mean with the range in brackets.
+    """
+    depths = [str(depth) for depth in results["options"]["depths"]]
+    trained = results["options"]["trained_nesting"]
+    seeds = ", ".join(results["seeds"])
+    accuracy = Table(title=f"Accuracy on minimal pairs, % (seeds {seeds})")
+    accuracy.add_column("phenomenon")
+    accuracy.add_column("model")
+    for depth in depths:
+        mark = "" if int(depth) <= trained else " *"
+        accuracy.add_column(f"depth {depth}{mark}", justify="right")
+    for phenomenon in (*PHENOMENA.values(), "all"):
+        for number, model in enumerate(MODELS):
+            cells = [
+                _cell([100 * x for x in _values(results, model, "accuracy", depth, phenomenon)])
+                for depth in depths
+            ]
+            accuracy.add_row("" if number else phenomenon, model, *cells)
+        accuracy.add_section()
+    accuracy.caption = f"* deeper than any training sentence (nesting at most {trained})"
+
+    others = Table(title="Held-out sentences and training")
+    others.add_column("")
+    for model in MODELS:
+        others.add_column(model, justify="right")
+    rows: list[tuple[str, float, tuple[str, ...]]] = [
+        ("perplexity, shallow", 1, ("perplexity", "shallow")),
+        ("perplexity, deep *", 1, ("perplexity", "deep")),
+        ("parsing F1, shallow, %", 100, ("parsing_f1", "shallow")),
+        ("parsing F1, deep *, %", 100, ("parsing_f1", "deep")),
+        ("attachment accuracy, %", 100, ("training", "attachment_accuracy")),
+        ("training, seconds", 1, ("training", "training_seconds")),
+    ]
+    for label, factor, path in rows:
+        cells = [_cell([factor * x for x in _values(results, m, *path)], 2) for m in MODELS]
+        others.add_row(label, *cells)
+    base, pushdown = (
+        sum(_values(results, model, "training", "training_seconds")) for model in MODELS
+    )
+    others.add_row("training time ratio", "1", f"{pushdown / base:.2f}")
+    return Group(accuracy, others)
+
+
+def _cell(values: list[float], digits: int = 1) -> str:
+    text = f"{mean(values):.{digits}f}"
+    if len(values) > 1:
+        text += f" [{min(values):.{digits}f}-{max(values):.{digits}f}]"
+    return text
+
+
+def show(results: dict[str, Any], console: Console) -> None:
+    """The result table, and what the Pushdown-LM makes of one sentence."""
+    console.print(result_table(results))
+    scorer = _example_scorer(results)
+    console.print(f'The Pushdown-LM\'s parse of "{EXAMPLE}":\n')
+    console.print(draw(scorer.parse(EXAMPLE)), highlight=False)
+    table = Table(title="Surprisals in bits")
+    table.add_column("word")
+    table.add_column("bits", justify="right")
+    for word, bits in scorer.analyse([EXAMPLE])[0].words:
+        table.add_row(word, f"{bits:.2f}")
+    console.print(table)
+
+
+def _example_scorer(results: dict[str, Any]) -> PushdownScorer:
+    first = next(iter(results["seeds"].values()))
+    return PushdownScorer.from_pretrained(first["Pushdown-LM"]["model"])
+
+
+def _write_plots(out: Path, results: dict[str, Any], options: DemoOptions) -> None:
+    curves = {
+        model: [
+            mean(_values(results, model, "accuracy", str(depth), "all")) for depth in options.depths
+        ]
+        for model in MODELS
+    }
+    with atomic_write(out / "accuracy.png", "wb") as file:
+        plots.accuracy_by_depth(file, options.depths, curves, options.trained_nesting)
+    words = _example_scorer(results).analyse([EXAMPLE])[0].words
+    with atomic_write(out / "surprisals.png", "wb") as file:
+        plots.surprisals(file, words)

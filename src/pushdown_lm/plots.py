@@ -1,0 +1,42 @@
+"""Plots as PNG."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import IO, Any
+
+from matplotlib.figure import Figure
+
+
+def accuracy_by_depth(
+    file: IO[bytes],
+    depths: Sequence[int],
+    curves: Mapping[str, Sequence[float]],
+    trained_depth: int,
+) -> None:
+    """Accuracy of several models against depth; depths beyond training are shaded."""
+    figure, axes = _figure(6, 4)
+    for name, accuracies in curves.items():
+        axes.plot(depths, [100 * value for value in accuracies], marker="o", label=name)
+    axes.axvspan(trained_depth + 0.5, max(depths) + 0.5, alpha=0.1, color="grey")
+    axes.axhline(50, linestyle=":", color="grey")
+    axes.set_xlim(min(depths) - 0.5, max(depths) + 0.5)
+    axes.set_xticks(list(depths))
+    axes.set_xlabel("nesting (shaded: deeper than in training)")
+    axes.set_ylabel("accuracy, %")
+    axes.legend()
+    figure.savefig(file, format="png", dpi=150)
+
+
+def surprisals(file: IO[bytes], words: Sequence[tuple[str, float]]) -> None:
+    """A bar a word."""
+    figure, axes = _figure(max(4.0, 0.6 * len(words)), 3.5)
+    axes.bar(range(len(words)), [bits for _, bits in words])
+    axes.set_xticks(range(len(words)), [word for word, _ in words], rotation=45, ha="right")
+    axes.set_ylabel("surprisal, bits")
+    figure.savefig(file, format="png", dpi=150)
+
+
+def _figure(width: float, height: float) -> tuple[Figure, Any]:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.add_subplot()
