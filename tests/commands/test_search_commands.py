@@ -152,6 +152,9 @@ def test_bad_trees_are_named(pushdown: Pushdown, word: Path) -> None:
     run = pushdown("score", word, "--tree", stdin="(S (NP the dog) is")
     assert run.code == 2
     assert "<stdin>:1" in run.err
+    run = pushdown("score", word, "--tree", "--keep-going", stdin="(S the dog))\n(S is here)\n")
+    assert (run.code, len(run.rows)) == (1, 1)
+    assert "malformed" in run.err
 
 
 # ------------------------------------------------------------------ surprisal

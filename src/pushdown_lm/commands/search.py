@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from pushdown_lm.console import Advance
     from pushdown_lm.pushdown_scorer import Analysis, PushdownScorer
     from pushdown_lm.search import ScoredTree
-    from pushdown_lm.trees import Tree
+    from pushdown_lm.trees import Errors, Tree
 
 CHUNK = 256
 """Lines that are sorted by length and searched before their results are written."""
@@ -244,10 +245,10 @@ class _Failures:
     keep_going: bool
     count: int = 0
 
-    def report(self, place: str, error: Exception) -> None:
+    def report(self, place: str, error: Exception, count: int = 1) -> None:
         if not self.keep_going:
             raise PushdownError(f"{place}: {error}") from None
-        self.count += 1
+        self.count += count
         print(f"pushdown: {place}: {error}", file=sys.stderr)
 
     def exit(self) -> None:
@@ -354,10 +355,15 @@ def _joint_rows(
     from pushdown_lm.trees import parse_trees
 
     source, content = _read_bytes(path)
+    skipped: Counter[str] = Counter()
+    errors: Errors = "skip" if failures.keep_going else "raise"
     try:
-        trees = list(parse_trees(content.decode("utf-8-sig"), source=source))
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise PushdownError(f"{source}: expected UTF-8, {error}") from None
+    trees = list(parse_trees(text, source=source, errors=errors, counts=skipped))
+    for reason, count in skipped.items():
+        failures.report(source, PushdownError(f"{count} malformed: {reason}"), count)
     with progress("Scoring", len(trees), "trees") as advance:
         for number, tree in enumerate(trees, start=1):
             try:
