@@ -40,7 +40,7 @@ EXPERIMENTS = ("bllip-lg", "demo", "dyck", "gpt2-medium", "wikitrees-small")
 
 
 def test_every_experiment_has_its_base_twin() -> None:
-    assert recipe_names() == sorted([*EXPERIMENTS, *(f"{name}-base" for name in EXPERIMENTS)])
+    assert {*EXPERIMENTS, *(f"{name}-base" for name in EXPERIMENTS)} <= set(recipe_names())
     for name in EXPERIMENTS:
         recipe, base = load_recipe(name), load_recipe(f"{name}-base")
         assert base.training == recipe.training
@@ -94,6 +94,11 @@ def test_every_recipe_takes_two_steps(
             "model.decoder.hidden_size=16",
             "model.decoder.num_attention_heads=2",
         ]
+        if full.model.decoder.type == "smollm3":
+            overrides += [
+                "model.decoder.num_key_value_heads=1",
+                "model.decoder.no_rope_layers=[0, 0]",
+            ]
     if full.model.pushdown_layers != "none":
         overrides.append("model.pushdown_layers=last:1")
     if full.training.batch_size is not None:

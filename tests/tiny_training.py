@@ -11,15 +11,7 @@ from pushdown_lm.grammar import generate, vocabulary
 from pushdown_lm.recipe import Recipe, load_recipe
 from pushdown_lm.trees import Tree
 
-TINY = (
-    "model.decoder.num_hidden_layers=2",
-    "model.decoder.hidden_size=16",
-    "model.decoder.num_attention_heads=2",
-    "training.tokens_per_batch=256",
-    "training.warmup_steps=2",
-    "training.dropout=0.1",
-    "training.eval_every=null",
-)
+TINY = Path(__file__).with_name("tiny.yaml")
 
 
 def tiny_data(folder: Path, *, seed: int = 1, window: int | None = None) -> Data:
@@ -33,7 +25,7 @@ def tiny_data(folder: Path, *, seed: int = 1, window: int | None = None) -> Data
 
 
 def tiny_recipe(*overrides: str, steps: int = 6) -> Recipe:
-    return load_recipe("demo", [*TINY, f"training.steps={steps}", *overrides])
+    return load_recipe(TINY, [f"training.steps={steps}", *overrides])
 
 
 def read_log(run: Path, kind: str | None = None) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pushdown_lm.classification import PushdownForSequenceClassification
     from pushdown_lm.configuration import PushdownConfig
     from pushdown_lm.errors import PushdownError, TreeError
     from pushdown_lm.modeling import PushdownCache, PushdownForCausalLM, PushdownOutput
@@ -31,6 +32,7 @@ _HOMES = {
     "PushdownConfig": "configuration",
     "PushdownError": "errors",
     "PushdownForCausalLM": "modeling",
+    "PushdownForSequenceClassification": "classification",
     "PushdownOutput": "modeling",
     "Tree": "trees",
     "TreeError": "errors",
@@ -43,6 +45,7 @@ __all__ = [
     "PushdownConfig",
     "PushdownError",
     "PushdownForCausalLM",
+    "PushdownForSequenceClassification",
     "PushdownOutput",
     "Tree",
     "TreeError",

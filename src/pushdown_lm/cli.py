@@ -6,7 +6,8 @@ import sys
 
 import typer
 
-from pushdown_lm.commands import bench, data, demo, search, train
+from pushdown_lm.commands import bench, convert, data, demo, finetune, reproduce, search, train
+from pushdown_lm.commands import eval as evaluate
 from pushdown_lm.errors import PushdownError
 
 app = typer.Typer(
@@ -18,7 +19,11 @@ app = typer.Typer(
 )
 app.add_typer(bench.app, name="bench")
 app.add_typer(data.app, name="data")
+app.add_typer(evaluate.app, name="eval")
+app.add_typer(reproduce.app, name="reproduce")
 app.command()(train.train)
+app.command()(convert.convert)
+app.command()(finetune.finetune)
 app.command()(demo.demo)
 for command in (search.score, search.surprisal, search.parse, search.generate):
     app.command()(command)

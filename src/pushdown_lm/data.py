@@ -148,14 +148,15 @@ class Data:
         """Read everything and compare it with the fingerprint: an error if a byte has changed."""
         digests = [ContentDigest.of(*item).hexdigest() for item in self.splits.items()]
         settings = EncoderSettings.of(self.tokenizer, restore_text=True, allow_unknown=True)
-        found = _fingerprint(settings.tokenizer, digests)
+        found = fingerprint(settings.tokenizer, digests)
         if found != self.fingerprint:
             raise DataError(
                 f"{self.folder}: expected content of SHA-256 {self.fingerprint}, found {found}"
             )
 
 
-def _fingerprint(tokenizer: str, digests: Iterable[str]) -> str:
+def fingerprint(tokenizer: str, digests: Iterable[str]) -> str:
+    """SHA-256 of a serialised tokenizer and of the content of the splits."""
     return _sha256(" ".join([_sha256(tokenizer), *digests]))
 
 
@@ -506,7 +507,7 @@ def _assemble(
         }
     tokenizer = load_tokenizer(partial / "tokenizer")
     return {
-        "fingerprint": _fingerprint(settings.tokenizer, digests),
+        "fingerprint": fingerprint(settings.tokenizer, digests),
         "options": asdict(options),
         "tokenizer": TokenizerChoice.parse(options.tokenizer).kind,
         "vocab_size": len(tokenizer),

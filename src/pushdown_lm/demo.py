@@ -22,7 +22,7 @@ from rich.table import Table
 
 from pushdown_lm import plots
 from pushdown_lm.console import progress
-from pushdown_lm.data import Data, DataOptions, build_data
+from pushdown_lm.data import DataOptions, build_data
 from pushdown_lm.evals.parsing import evaluate_parsing
 from pushdown_lm.evals.perplexity import evaluate_perplexity
 from pushdown_lm.evals.sg import Suite, evaluate_sg, load_suite
@@ -30,8 +30,8 @@ from pushdown_lm.files import atomic_write, write_json
 from pushdown_lm.grammar import generate, vocabulary
 from pushdown_lm.grammar_suites import write_suites
 from pushdown_lm.pushdown_scorer import PushdownScorer
-from pushdown_lm.recipe import load_recipe
-from pushdown_lm.run import METRICS, MODEL, is_finished, run_recipe
+from pushdown_lm.run import METRICS, MODEL
+from pushdown_lm.side_by_side import train_side_by_side
 from pushdown_lm.tokenization import train_word_vocabulary
 from pushdown_lm.trees import Tree, binarize, draw
 
@@ -60,8 +60,8 @@ class DemoOptions:
     """Nesting of the test items; those above ``trained_nesting`` are never seen in training."""
     items: int = 20
     """Items of a suite at each depth."""
-    held_out: int = 200
-    """Held-out sentences, shallow and deep, for perplexity and parsing."""
+    held_out: int = 100
+    """Held-out sentences, shallow and deep each, for perplexity and parsing."""
     beam: int = 50
     threshold: float = 8.0
     """Nats below the best entry at which search drops an entry."""
@@ -84,10 +84,12 @@ def run_demo(out: Path, seeds: Sequence[int], options: DemoOptions) -> dict[str,
     }
     for seed in seeds:
         folder = out / f"seed{seed}"
-        data = _data(folder / "data", seed, options)
+        _build_data(folder / "data", seed, options)
+        runs = {folder / recipe: recipe for recipe in MODELS.values()}
+        settings = [*options.overrides, f"training.seed={seed}"]
+        train_side_by_side(runs, folder / "data", settings)
         results["seeds"][str(seed)] = {
-            name: _run_model(folder / recipe, recipe, seed, data, suites, options)
-            for name, recipe in MODELS.items()
+            name: _test_model(folder / recipe, suites, options) for name, recipe in MODELS.items()
         }
     results["seconds"] = round(time.monotonic() - began, 1)
     write_json(out / "results.json", results)
@@ -95,14 +97,14 @@ def run_demo(out: Path, seeds: Sequence[int], options: DemoOptions) -> dict[str,
     return results
 
 
-def _data(folder: Path, seed: int, options: DemoOptions) -> Data:
+def _build_data(folder: Path, seed: int, options: DemoOptions) -> None:
     def trees(count: int, part: int) -> Iterator[Tree]:
         return generate(count, seed=10 * seed + part, max_nesting=options.trained_nesting)
 
     splits = {"train": list(trees(options.sentences, 0)), "valid": list(trees(500, 1))}
     words = folder.with_name("vocabulary")
     train_word_vocabulary([vocabulary()]).save_pretrained(words)
-    return build_data(splits, folder, DataOptions(tokenizer=str(words)))
+    build_data(splits, folder, DataOptions(tokenizer=str(words)))
 
 
 def _suites(folder: Path, options: DemoOptions) -> dict[int, list[Suite]]:
@@ -127,24 +129,12 @@ def _held_out(options: DemoOptions) -> dict[str, list[Tree]]:
     }
 
 
-def _run_model(
-    run: Path,
-    recipe_name: str,
-    seed: int,
-    data: Data,
-    suites: dict[int, list[Suite]],
-    options: DemoOptions,
-) -> dict[str, Any]:
-    if is_finished(run):
-        metrics = json.loads((run / METRICS).read_text(encoding="utf-8"))
-    else:
-        recipe = load_recipe(recipe_name, [*options.overrides, f"training.seed={seed}"])
-        metrics = run_recipe(recipe, data, run)
+def _test_model(run: Path, suites: dict[int, list[Suite]], options: DemoOptions) -> dict[str, Any]:
     scorer = PushdownScorer.from_pretrained(
         run / MODEL, beam=options.beam, threshold=options.threshold
     )
     held_out = _held_out(options)
-    with progress(f"Testing {recipe_name}", len(suites) + 2 * len(held_out), "parts") as advance:
+    with progress(f"Testing {run.name}", len(suites) + 2 * len(held_out), "parts") as advance:
         accuracy: dict[str, dict[str, float]] = {}
         for depth, of_depth in suites.items():
             accuracy[str(depth)] = _accuracy(scorer, of_depth)
@@ -160,7 +150,7 @@ def _run_model(
         "accuracy": accuracy,
         "perplexity": perplexity,
         "parsing_f1": f1,
-        "training": metrics,
+        "training": json.loads((run / METRICS).read_text(encoding="utf-8")),
         "model": str(run / MODEL),
     }
 

@@ -103,8 +103,8 @@ def parse_shape(attachments: Sequence[int]) -> ParseShape:
     """Depth and stack size of a sentence, in time linear in its length.
 
     A reduce adds one to every token of the two constituents that it joins, so the largest entry of
-    the tape over a constituent is its height. EOS adds two: one reduce takes in the words, one
-    ROOT.
+    the tape over a constituent is its height. EOS adds a reduce for every constituent that is left
+    and one for ROOT.
 
     >>> parse_shape([0, 1, 1, 3, 2, 0])
     ParseShape(depth=4, stack_size=2)
@@ -122,7 +122,10 @@ def parse_shape(attachments: Sequence[int]) -> ParseShape:
         ends.append(position)
         heights.append(height)
         stack_size = max(stack_size, len(ends))
-    return ParseShape(heights[0] + 2, stack_size)
+    closed = 0
+    while heights:
+        closed = max(closed, heights.pop()) + 1
+    return ParseShape(closed + 1, stack_size)
 
 
 # ------------------------------------------------------------------ chunks and shards

@@ -12,6 +12,7 @@ attach?) and :meth:`~PushdownForCausalLM.advance` (read it, attached there).
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -211,7 +212,7 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
                 num_distances=config.num_distances,
                 implementation=config.attention,  # type: ignore[arg-type]
             )
-            _tap_query(module)
+            tap_query(module)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -553,7 +554,7 @@ def attention_modules(decoder: nn.Module) -> dict[int, Any]:
     }
 
 
-def _tap_query(module: Any) -> None:
+def tap_query(module: Any) -> None:
     """Keep the query of a rotary layer before it is rotated, for the depth term.
 
     The layer's query norm, or else its query projection, leaves its output with the tape
@@ -602,3 +603,6 @@ def _cross_entropy(logits: Tensor, targets: Tensor, count: Tensor | int | None) 
 
 
 AutoModelForCausalLM.register(PushdownConfig, PushdownForCausalLM)
+
+# Whoever knows the language model knows the classifier: it registers itself, and builds on the above.
+importlib.import_module("pushdown_lm.classification")

@@ -26,10 +26,14 @@ from pushdown_lm.errors import PushdownError
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
+    from pushdown_lm.configuration import PushdownConfig
     from pushdown_lm.modeling import PushdownForCausalLM
 
 Positive = Annotated[int, Field(gt=0)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
+
+FREEZE_PATTERN = r"^(none|all-but-pushdown|lower(:[1-9][0-9]*)?)$"
+"""The choices of `training.freeze`."""
 
 DROPOUT_FIELDS = ("resid_pdrop", "embd_pdrop", "attn_pdrop", "attention_dropout", "hidden_dropout")
 """What decoders of Transformers call their dropout probabilities."""
@@ -82,6 +86,7 @@ class DecoderSection(_Section):
                 vocab_size=len(tokenizer),
                 bos_token_id=tokenizer.bos_token_id,
                 eos_token_id=tokenizer.eos_token_id,
+                pad_token_id=tokenizer.pad_token_id,
                 **_dropout_fields(known, dropout) | fields,
             )
         except (TypeError, ValueError, StrictDataclassError) as error:
@@ -95,7 +100,9 @@ class ModelSection(_Section):
     decoder: DecoderSection = DecoderSection()
     """A decoder that starts from random weights."""
     pretrained: str | None = None
-    """Instead of it, a pretrained language model: a folder, or a name of the Hub."""
+    """Instead of it, a pretrained language model: a folder, or a name of the Hub. A Pushdown model
+    (`pushdown convert`, or the `model` of a run) is trained further as it is: what the keys below
+    say about its layers and its head must agree with it, or be left out."""
     pushdown_layers: (
         Annotated[str, Field(pattern=r"^(all|none|(first|last):[1-9][0-9]*)$")]
         | list[Annotated[int, Field(ge=0)]]
@@ -143,10 +150,12 @@ class ModelSection(_Section):
                 layers = self.layers(decoder.num_hidden_layers)
                 config = PushdownConfig(decoder_config=decoder, pushdown_layers=layers, **options)
                 return PushdownForCausalLM(config)
-            decoder, load_options = self._pretrained_config(len(tokenizer), dropout)
+            pretrained, load_options = self._pretrained_config(len(tokenizer), dropout)
+            if isinstance(pretrained, PushdownConfig):
+                return self._continue(pretrained, tokenizer, dropout)
             return PushdownForCausalLM.from_pretrained_lm(
                 self.pretrained,
-                pushdown_layers=self.layers(decoder.num_hidden_layers),
+                pushdown_layers=self.layers(pretrained.num_hidden_layers),
                 load_options=load_options,
                 **options,
             )
@@ -169,13 +178,54 @@ class ModelSection(_Section):
         except (OSError, ValueError) as error:
             first_line = str(error).strip().splitlines()[0]
             raise RecipeError(f"model.pretrained: {first_line}") from error
-        if config.vocab_size != vocabulary:
+        embedded = config.get_text_config().vocab_size
+        if embedded < vocabulary:
             raise RecipeError(
-                f"model.pretrained: {self.pretrained} has a vocabulary of {config.vocab_size:,} "
+                f"model.pretrained: {self.pretrained} has a vocabulary of {embedded:,} "
                 f"tokens, the data has {vocabulary:,}"
             )
         fields = _dropout_fields(set(type(config).__dataclass_fields__), dropout)
         return config, {**fields, "dtype": torch.float32}
+
+    def _continue(
+        self, config: PushdownConfig, tokenizer: PreTrainedTokenizerBase, dropout: float | None
+    ) -> PushdownForCausalLM:
+        """A Pushdown model as its folder has it, to be trained further."""
+        import torch
+
+        from pushdown_lm.checkpoint import MANIFEST, verify_manifest
+        from pushdown_lm.modeling import PushdownForCausalLM
+        from pushdown_lm.tokenization import load_tokenizer
+
+        folder = Path(str(self.pretrained))
+        if (folder / MANIFEST).is_file():
+            verify_manifest(folder)
+        if load_tokenizer(folder).get_vocab() != tokenizer.get_vocab():
+            raise RecipeError(
+                f"model.pretrained: the data was made with another tokenizer than {folder} has; "
+                f"build it with --tokenizer {folder}"
+            )
+        for name in ("bos_token_id", "eos_token_id"):
+            if getattr(config, name) != getattr(tokenizer, name):
+                raise RecipeError(
+                    f"model.pretrained: {folder} has the {name} {getattr(config, name)}, the data "
+                    f"has {getattr(tokenizer, name)}"
+                )
+        wanted = {"pushdown_layers": self.layers(config.decoder.num_hidden_layers)}
+        wanted |= self.model_dump(include={"attachment_head", "num_depths", "num_distances"})
+        for name in self.model_fields_set & wanted.keys():
+            if wanted[name] != getattr(config, name):
+                raise RecipeError(
+                    f"model.{name}: the recipe wants {wanted[name]}, {folder} has "
+                    f"{getattr(config, name)}; leave the key out to keep it"
+                )
+        config.attention = self.attention
+        config.attachment_loss_weight = self.attachment_loss_weight
+        config.head_dropout = dropout or 0.0
+        known = set(type(config.decoder).__dataclass_fields__)
+        for name, value in _dropout_fields(known, dropout).items():
+            setattr(config.decoder, name, value)
+        return PushdownForCausalLM.from_pretrained(folder, config=config, dtype=torch.float32)
 
     def layers(self, count: int) -> list[int]:
         """The indices of the pushdown layers of a decoder with ``count`` layers.
@@ -192,6 +242,17 @@ class ModelSection(_Section):
         if int(number) > count:
             raise RecipeError(f"model.pushdown_layers: {layers} of a decoder with {count} layers")
         return list(range(count)[: int(number)] if end == "first" else range(count)[-int(number) :])
+
+
+class LoraSection(_Section):
+    """Low-rank adapters, merged into the weights when the trained model is saved."""
+
+    rank: Positive = 8
+    alpha: Annotated[float, Field(gt=0)] | None = None
+    """The adapters are scaled by alpha / rank; 2 x rank if left out."""
+    dropout: Probability = 0.0
+    targets: list[str] | None = None
+    """Names of the adapted modules; the linear maps of the attention if left out."""
 
 
 class TrainingSection(_Section):
@@ -235,6 +296,11 @@ class TrainingSection(_Section):
     seed: Annotated[int, Field(ge=0)] = 0
     report_to: list[Literal["tensorboard", "wandb"]] = []
     gradient_checkpointing: bool = False
+    freeze: Annotated[str, Field(pattern=FREEZE_PATTERN)] = "none"
+    """What is not trained: none, all-but-pushdown, lower or lower:N, as
+    :mod:`pushdown_lm.adaptation` explains."""
+    lora: LoraSection | None = None
+    """Instead, adapters beside weights that stay as they are."""
     compile: bool = False
     data_workers: Annotated[int, Field(ge=0)] = 0
     """Processes that prepare batches beside each training process."""
@@ -244,6 +310,8 @@ class TrainingSection(_Section):
         for one, other in (("steps", "epochs"), ("tokens_per_batch", "batch_size")):
             if (getattr(self, one) is None) == (getattr(self, other) is None):
                 raise ValueError(f"{one}, {other}: expected exactly one of them")
+        if self.lora is not None and self.freeze != "none":
+            raise ValueError("freeze, lora: adapters leave all other weights frozen; choose one")
         if self.early_stopping_patience is not None:
             if self.eval_every is None:
                 raise ValueError("eval_every: early stopping needs evaluations")
@@ -274,7 +342,10 @@ class Recipe(_Section):
     def to_yaml(self) -> str:
         """The whole recipe, nothing inherited: loads to an equal one."""
         values = self.model_dump()
-        values["model"].pop("decoder" if self.model.pretrained is not None else "pretrained")
+        if self.model.pretrained is None:
+            del values["model"]["pretrained"]
+        else:
+            values["model"] = self.model.model_dump(exclude_unset=True)
         return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
 
@@ -415,6 +486,8 @@ _EXPECTED = {
 def _message(detail: Mapping[str, Any]) -> str:
     """One line for one error of pydantic, with the key's dotted path."""
     path, kind, got = list(detail["loc"]), detail["type"], detail["input"]
+    if path == ["training", "freeze"]:
+        return f"training.freeze: expected none, all-but-pushdown, lower or lower:N, got {got!r}"
     if path[:2] == ["model", "pushdown_layers"]:
         path, kind = path[:2], "string_pattern_mismatch"
     key = ".".join(str(part) for part in path)

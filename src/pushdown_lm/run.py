@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from accelerate.utils import set_seed  # type: ignore[import-untyped]
 
+from pushdown_lm.adaptation import choose_trainable, peak_memory_megabytes
 from pushdown_lm.checkpoint import checkpoints, last_checkpoint, remove_unfinished, verify_manifest
 from pushdown_lm.configuration import PushdownConfig
 from pushdown_lm.console import error_console
@@ -59,6 +60,7 @@ def run_recipe(
     check_data(recipe, data)
     model = recipe.model.build(data.tokenizer, recipe.training.dropout)
     check_lengths(model.config, data)
+    parameters = choose_trainable(model, recipe.training.freeze, recipe.training.lora)
     trainer = PushdownTrainer(model, recipe, data, run)
     checkpoint: Path | None = None
     if resume:
@@ -72,11 +74,19 @@ def run_recipe(
         remove_unfinished(run)
         trainer.log_file.forget_after(int(checkpoint.name.split("-")[1]) if checkpoint else 0)
 
+    if trainer.is_main and parameters.trained < parameters.total:
+        error_console().print(str(parameters))
     began = time.monotonic()
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     if trainer.was_interrupted:
         raise Interrupted(trainer.signals.received or signal.SIGTERM, checkpoints(run)[-1])
-    metrics = {"training_seconds": time.monotonic() - began, **trainer.final_metrics()}
+    metrics = {
+        "training_seconds": time.monotonic() - began,
+        "trainable_parameters": parameters.trained,
+        "parameters": parameters.total,
+        "peak_memory_megabytes": peak_memory_megabytes(trainer.args.device),
+        **trainer.final_metrics(),
+    }
     trainer.save_final()
     if trainer.is_main:
         write_json(run / METRICS, metrics)

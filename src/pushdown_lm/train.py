@@ -33,6 +33,7 @@ from transformers.trainer_callback import ExportableState, TrainerState
 from transformers.trainer_utils import EvalLoopOutput, rotate_checkpoints
 from transformers.utils.logging import disable_progress_bar
 
+from pushdown_lm.adaptation import merge_lora
 from pushdown_lm.batching import Collator, TokenBudgetBatches
 from pushdown_lm.checkpoint import (
     CheckpointError,
@@ -178,6 +179,7 @@ def training_arguments(recipe: Recipe, run: Path) -> TrainingArguments:
         gradient_checkpointing=training.gradient_checkpointing,
         torch_compile=training.compile,
         eval_strategy="steps" if training.eval_every else "no",
+        eval_on_start=recipe.model.pretrained is not None and training.eval_every is not None,
         eval_steps=training.eval_every,
         save_strategy="steps" if save_every else "no",
         save_steps=save_every or 0,
@@ -240,6 +242,7 @@ class PushdownTrainer(Trainer):
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
         if resume_from_checkpoint is not None:
+            self.args.eval_on_start = False
             state = TrainerState.load_from_json(f"{resume_from_checkpoint}/trainer_state.json")
             if state.global_step >= state.max_steps:  # killed after the last step
                 self._load_from_checkpoint(resume_from_checkpoint)
@@ -493,6 +496,7 @@ class PushdownTrainer(Trainer):
         """Write the model and its tokenizer to ``model/``."""
         if self.is_fsdp_enabled:  # whole weights, whatever the checkpoints hold
             self.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
+        merge_lora(self.accelerator.unwrap_model(self.model))
         with self._whole_folder(self.run_folder / "model") as staging:
             self.save_model(str(staging), _internal_call=True)
         return self.run_folder / "model"

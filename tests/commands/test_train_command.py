@@ -30,8 +30,8 @@ def pushdown(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
 
 
 def tiny(data: Data, out: Path, *more: str) -> list[object]:
-    settings = [word for override in (*TINY, *more) for word in ("--set", override)]
-    return ["train", "demo", "--data", data.folder, "--out", out, *settings]
+    settings = [word for override in more for word in ("--set", override)]
+    return ["train", TINY, "--data", data.folder, "--out", out, *settings]
 
 
 def test_trains_and_prints_the_metrics(

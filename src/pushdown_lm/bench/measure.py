@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json as json_module
 import resource
-import statistics
 import subprocess
 import sys
 import time
@@ -19,8 +18,8 @@ Result = dict[str, Any]
 
 
 def interleave(contenders: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Median seconds of each contender, run in turns after one warm-up, so that a slow spell of
-    the machine strikes them all alike."""
+    """Seconds of each contender's fastest round, the one that other work on the machine disturbed
+    least; they run in turns, after one warm-up."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for turn in range(repeats + 1):
         for name, run in contenders.items():
@@ -28,7 +27,7 @@ def interleave(contenders: Mapping[str, Callable[[], object]], repeats: int) -> 
             run()
             if turn:
                 seconds[name].append(time.perf_counter() - began)
-    return {name: statistics.median(times) for name, times in seconds.items()}
+    return {name: min(times) for name, times in seconds.items()}
 
 
 def peak_memory(module: str, *arguments: str) -> float:

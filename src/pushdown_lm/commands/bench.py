@@ -66,3 +66,21 @@ def pipeline(
     from pushdown_lm.bench.measure import report
 
     report(bench_pipeline.run(steps), json)
+
+
+@app.command()
+def suites(
+    data: Annotated[Path, typer.Argument(help="The folder of the SG suites.")],
+    model: Annotated[
+        Path | None, typer.Option(help="A Pushdown model; by default a random one, 6 x 256.")
+    ] = None,
+    beam: Annotated[int, typer.Option(min=1)] = 300,
+    threshold: Annotated[float, typer.Option(metavar="NATS", help="Of the pruned runs.")] = 10.0,
+    limit: Annotated[int | None, typer.Option(min=1, help="Items of each suite.")] = None,
+    json: Json = False,
+) -> None:
+    """The whole SG set with threshold pruning, and the decisions that pruning changes."""
+    from pushdown_lm.bench import suites as bench_suites
+    from pushdown_lm.bench.measure import report
+
+    report(bench_suites.run(data, model, beam, threshold, limit), json)

@@ -28,13 +28,8 @@ def demo(
     from rich.console import Console
 
     from pushdown_lm.demo import DemoOptions, run_demo, show
-    from pushdown_lm.run import Interrupted
 
     options = DemoOptions(sentences=sentences, items=items, overrides=tuple(overrides or ()))
-    try:
-        results = run_demo(out, range(first_seed, first_seed + seeds), options)
-    except Interrupted as interruption:
-        typer.echo(f"pushdown: {interruption}", err=True)
-        raise typer.Exit(interruption.exit_code) from None
+    results = run_demo(out, range(first_seed, first_seed + seeds), options)
     show(results, Console())
     typer.echo(f"Everything is in {out}: results.json, accuracy.png, surprisals.png, models.")

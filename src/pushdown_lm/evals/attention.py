@@ -1,0 +1,356 @@
+"""Attention on the distractor noun when the verb is predicted (section 5.3 of the paper).
+
+The agreement suites put a noun of the other number between a head noun and its verb:
+
+    The author that hurt the senators | is good        number_src
+        ^^^^^^ head          ^^^^^^^^ distractor
+
+The query is the token before the verb, which predicts it. In number_src and number_prep it is the
+distractor itself, so that its attention on itself counts; in number_orc it is the verb of the
+relative clause. A noun of several tokens has the sum of their weights. Weights are averaged over
+heads, then over sentences; means over layers and over suites are unweighted. A Pushdown model
+reads with its own most probable parse of the words before the verb, so that nothing that follows
+has a say. The conditions of an item that differ in the verb alone are one sentence here.
+
+Shapes: L layers, H heads, T tokens read, BOS included.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from rich.table import Table
+from torch import Tensor
+
+from pushdown_lm.errors import PushdownError
+from pushdown_lm.evals.loading import BaseLMScorer, EvaluationScorer
+from pushdown_lm.evals.scorer import Progress
+from pushdown_lm.evals.sg import Suite
+from pushdown_lm.files import atomic_write
+from pushdown_lm.pushdown_scorer import PushdownScorer, UnknownTokenError
+from pushdown_lm.trees import Span
+
+NOUNS = ("distractor", "head")
+
+
+@dataclass(frozen=True, slots=True)
+class Regions:
+    """The numbers of the regions that a suite's sentences have in common."""
+
+    head: int
+    distractor: int
+    verb: int
+
+
+REGIONS = {
+    "number_src": Regions(head=2, distractor=6, verb=7),
+    "number_orc": Regions(head=2, distractor=5, verb=7),
+    "number_prep": Regions(head=2, distractor=5, verb=6),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AgreementPrefix:
+    """A sentence up to its verb, with the characters of its two nouns."""
+
+    text: str
+    head: Span
+    distractor: Span
+
+
+def agreement_prefixes(suite: Suite, regions: Regions) -> list[AgreementPrefix]:
+    """The distinct sentences of a suite, cut before the verb.
+
+    For the sentence above: ``AgreementPrefix("The author that hurt the senators", (4, 10),
+    (25, 33))``.
+    """
+    prefixes: dict[AgreementPrefix, None] = {}
+    for item in suite.items:
+        for name, condition in item.conditions.items():
+            for region in (regions.head, regions.distractor, regions.verb):
+                start, end = condition.spans.get(region, (0, 0))
+                if start == end:
+                    raise PushdownError(
+                        f"{suite.name}: item {item.number}, condition {name!r}: expected words in "
+                        f"region {region}, got none"
+                    )
+            verb, _ = condition.spans[regions.verb]
+            text = condition.sentence[:verb].rstrip()
+            spans = condition.spans[regions.head], condition.spans[regions.distractor]
+            if max(spans[0][1], spans[1][1]) > len(text):
+                raise PushdownError(
+                    f"{suite.name}: item {item.number}, condition {name!r}: expected both nouns "
+                    "before the verb"
+                )
+            prefixes[AgreementPrefix(text, *spans)] = None
+    return list(prefixes)
+
+
+# ------------------------------------------------------------------ one sentence
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAttention:
+    """What a model attends to while it reads a text."""
+
+    tokens: tuple[str, ...]
+    """BOS first, T of them."""
+    offsets: tuple[Span, ...]
+    """Characters of the tokens after BOS."""
+    weights: Tensor
+    """``(L, H, T, T)``."""
+
+    def on(self, span: Span) -> Tensor:
+        """The last token's attention on the tokens that overlap a span of characters. ``(L, H)``"""
+        positions = [
+            number
+            for number, (start, end) in enumerate(self.offsets, start=1)
+            if start < span[1] and span[0] < end
+        ]
+        return self.weights[:, :, -1, positions].sum(-1)
+
+
+@torch.inference_mode()
+def read_attention(scorer: EvaluationScorer, text: str) -> ReadAttention:
+    """Read a text and keep all attention weights."""
+    if isinstance(scorer, PushdownScorer):
+        analysis = scorer.analyse([text])[0]
+        scores = torch.tensor(analysis.result.log_open_joints)
+        history = analysis.result.histories[int(scores.argmax())].tolist()
+        return _read_with_history(scorer, text, history)
+    if isinstance(scorer, BaseLMScorer):
+        shifts = range(1, len(scorer.parser.encode(text).ids) + 1)
+        return _read_with_history(scorer.parser, text, shifts)
+    batch = scorer.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    ids = [scorer.bos_token_id, *batch["input_ids"]]
+    implementation = scorer.model.config._attn_implementation
+    scorer.model.set_attn_implementation("eager")
+    try:
+        output = scorer.model(
+            torch.tensor([ids], device=scorer.model.device), output_attentions=True
+        )
+    finally:
+        scorer.model.set_attn_implementation(implementation)
+    return ReadAttention(
+        tokens=tuple(scorer.tokenizer.convert_ids_to_tokens(ids)),
+        offsets=tuple(batch["offset_mapping"]),
+        weights=torch.cat(output.attentions).float().cpu(),
+    )
+
+
+def _read_with_history(scorer: PushdownScorer, text: str, history: Sequence[int]) -> ReadAttention:
+    encoded, device = scorer.encode(text), scorer.model.device
+    output = scorer.model(
+        torch.tensor([[scorer.model.config.bos_token_id or 0, *encoded.ids]], device=device),
+        attachments=torch.tensor([[0, *history]], device=device),
+        output_attentions=True,
+    )
+    return ReadAttention(
+        tokens=(scorer.tokenizer.bos_token, *encoded.tokens),
+        offsets=encoded.offsets,
+        weights=torch.cat(output.attentions).float().cpu(),
+    )
+
+
+# ------------------------------------------------------------------ evaluation
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteAttention:
+    """The mean attention of one model on the nouns of one suite."""
+
+    sentences: int
+    unknown_words: int
+    """Sentences left out because of a word outside the vocabulary."""
+    by_layer: Mapping[str, tuple[float, ...]]
+    """By noun, "distractor" or "head", then by layer."""
+    example: ReadAttention
+    """The suite's first sentence."""
+
+    def mean(self, noun: str) -> float:
+        return _mean(self.by_layer[noun])
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "items": self.sentences,
+            "failures": self.unknown_words,
+            **{
+                noun: {"mean": self.mean(noun), "by_layer": list(self.by_layer[noun])}
+                for noun in NOUNS
+            },
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionReport:
+    """One model's attention on all suites."""
+
+    scorer: dict[str, Any]
+    suites: Mapping[str, SuiteAttention]
+
+    def mean(self, noun: str) -> float:
+        return _mean([suite.mean(noun) for suite in self.suites.values()])
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "evaluation": "attention",
+            "scorer": self.scorer,
+            "suite_set": list(self.suites),
+            "query": "the token before the verb",
+            "items": sum(suite.sentences for suite in self.suites.values()),
+            "failures": sum(suite.unknown_words for suite in self.suites.values()),
+            **{noun: self.mean(noun) for noun in NOUNS},
+            "suites": {name: suite.to_json() for name, suite in self.suites.items()},
+        }
+
+
+def evaluate_attention(
+    scorer: EvaluationScorer, suites: Sequence[Suite], *, progress: Progress | None = None
+) -> AttentionReport:
+    """Mean attention on the head noun and the distractor when the verb is predicted."""
+    prefixes = {suite.name: agreement_prefixes(suite, _regions(suite)) for suite in suites}
+    total, done = sum(map(len, prefixes.values())), 0
+    results = {}
+    for name, members in prefixes.items():
+        weights: dict[str, list[Tensor]] = {noun: [] for noun in NOUNS}
+        example: ReadAttention | None = None
+        for prefix in members:
+            try:
+                read = read_attention(scorer, prefix.text)
+            except UnknownTokenError:
+                continue
+            finally:
+                done += 1
+                if progress is not None:
+                    progress(done, total)
+            example = example or read
+            weights["distractor"].append(read.on(prefix.distractor).mean(-1))
+            weights["head"].append(read.on(prefix.head).mean(-1))
+        if example is None:
+            raise PushdownError(
+                f"{name}: expected words of the vocabulary, but all {len(members)} sentences have "
+                "unknown words"
+            )
+        results[name] = SuiteAttention(
+            sentences=len(weights["head"]),
+            unknown_words=len(members) - len(weights["head"]),
+            by_layer={
+                noun: tuple(torch.stack(rows).double().mean(0).tolist())
+                for noun, rows in weights.items()
+            },
+            example=example,
+        )
+    return AttentionReport(scorer.describe(), results)
+
+
+def _regions(suite: Suite) -> Regions:
+    if suite.name not in REGIONS:
+        raise PushdownError(f"expected one of the suites {', '.join(REGIONS)}, got {suite.name!r}")
+    return REGIONS[suite.name]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+# ------------------------------------------------------------------ tables and plots
+
+
+def attention_table(reports: Mapping[str, AttentionReport]) -> Table:
+    """Models side by side, by suite, overall and by layer."""
+    table = Table(title="Mean attention when the verb is predicted")
+    table.add_column("suite")
+    for name in reports:
+        for noun in NOUNS:
+            table.add_column(f"{noun} noun\n{name}", justify="right")
+    for suite in _common_suites(reports):
+        means = [report.suites[suite].mean(noun) for report in reports.values() for noun in NOUNS]
+        table.add_row(suite, *(f"{value:.4f}" for value in means))
+    table.add_section()
+    overall = [report.mean(noun) for report in reports.values() for noun in NOUNS]
+    table.add_row("mean over suites", *(f"{value:.4f}" for value in overall))
+    return table
+
+
+def write_plots(folder: Path, reports: Mapping[str, AttentionReport]) -> list[Path]:
+    """Write the bar chart, the layers, and the first sentence of each suite as heat maps."""
+    drawings = {"attention.png": _draw_bars, "attention_by_layer.png": _draw_layers}
+    paths = [folder / name for name in drawings]
+    for path, draw in zip(paths, drawings.values(), strict=True):
+        with atomic_write(path, "wb") as file:
+            draw(file, reports)
+    for suite in _common_suites(reports):
+        paths.append(folder / f"attention_{suite}.png")
+        with atomic_write(paths[-1], "wb") as file:
+            _draw_example(file, {name: report.suites[suite] for name, report in reports.items()})
+    return paths
+
+
+def _common_suites(reports: Mapping[str, AttentionReport]) -> list[str]:
+    return list(next(iter(reports.values())).suites)
+
+
+def _figure(rows: int, columns: int, width: float, height: float) -> tuple[Any, Any]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False)
+
+
+def _draw_bars(file: IO[bytes], reports: Mapping[str, AttentionReport]) -> None:
+    suites = _common_suites(reports)
+    figure, axes = _figure(1, len(NOUNS), 4.5, 3.5)
+    width = 0.8 / len(reports)
+    for panel, noun in zip(axes[0], NOUNS, strict=True):
+        for number, (name, report) in enumerate(reports.items()):
+            places = [place + (number - (len(reports) - 1) / 2) * width for place in range(3)]
+            panel.bar(
+                places[: len(suites)],
+                [report.suites[suite].mean(noun) for suite in suites],
+                width,
+                label=name,
+            )
+        panel.set_xticks(range(len(suites)), suites)
+        panel.set_title(f"{noun} noun")
+        panel.set_ylabel("mean attention")
+    axes[0][0].legend()
+    figure.savefig(file, format="png", dpi=150)
+
+
+def _draw_layers(file: IO[bytes], reports: Mapping[str, AttentionReport]) -> None:
+    suites = _common_suites(reports)
+    figure, axes = _figure(len(reports), len(NOUNS), 4.5, 3.0)
+    values = {
+        (name, noun): [list(report.suites[suite].by_layer[noun]) for suite in suites]
+        for name, report in reports.items()
+        for noun in NOUNS
+    }
+    top = max(value for rows in values.values() for row in rows for value in row)
+    panels = [panel for row in axes for panel in row]
+    for panel, ((name, noun), rows) in zip(panels, values.items(), strict=True):
+        image = panel.imshow(rows, aspect="auto", vmin=0.0, vmax=top)
+        panel.set_yticks(range(len(suites)), suites)
+        panel.set_xticks(range(len(rows[0])), range(1, len(rows[0]) + 1))
+        panel.set_xlabel("layer")
+        panel.set_title(f"{name}, {noun} noun")
+    figure.colorbar(image, ax=panels, label="mean attention")
+    figure.savefig(file, format="png", dpi=150)
+
+
+def _draw_example(file: IO[bytes], attention: Mapping[str, SuiteAttention]) -> None:
+    figure, axes = _figure(1, len(attention), 5.0, 4.5)
+    for panel, (name, suite) in zip(axes[0], attention.items(), strict=True):
+        tokens = suite.example.tokens
+        image = panel.imshow(suite.example.weights.mean((0, 1)), vmin=0.0, vmax=1.0)
+        panel.set_xticks(range(len(tokens)), tokens, rotation=90)
+        panel.set_yticks(range(len(tokens)), tokens)
+        panel.set_xlabel("attended token")
+        panel.set_ylabel("reading token")
+        panel.set_title(f"{name}, mean over heads and layers")
+    figure.colorbar(image, ax=list(axes[0]), label="attention")
+    figure.savefig(file, format="png", dpi=150)

@@ -1,0 +1,73 @@
+"""The benches run and report what they say, at tiny sizes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from pushdown_lm.bench import measure
+from pushdown_lm.bench import train as bench_train
+from pushdown_lm.bench import trees as bench_trees
+from pushdown_lm.errors import PushdownError
+from pushdown_lm.oracle import tree_from_attachments
+
+
+def test_contenders_take_turns() -> None:
+    turns: list[str] = []
+    seconds = measure.interleave(
+        {"a": lambda: turns.append("a"), "b": lambda: turns.append("b")}, repeats=2
+    )
+    assert turns == ["a", "b"] * 3
+    assert set(seconds) == {"a", "b"}
+
+
+def test_peak_memory_is_that_of_a_fresh_process() -> None:
+    ballast = bytearray(400 << 20)  # ours must not count
+    nothing = measure.peak_memory("pushdown_lm.bench.train", "gpt2-small-t512", "nothing")
+    del ballast
+    assert 50 < nothing < 900
+
+
+def test_train_bench(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = bench_train.Case(layers=1, width=8, heads=2, vocabulary=11, batch=2, length=12)
+    monkeypatch.setitem(bench_train.CASES, "tiny", case)
+    memory = {"plain": 20.0, "pushdown": 22.0, "nothing": 10.0}
+    monkeypatch.setattr(bench_train, "peak_memory", lambda _module, _case, who: memory[who])
+    (result,) = bench_train.run(["tiny"], repeats=1)
+    assert result["bench"] == "train"
+    assert result["case"] == "tiny"
+    assert result["time_ratio"] > 0
+    assert result["memory_ratio"] == 1.2
+    with pytest.raises(PushdownError, match="no bench case 'huge'"):
+        list(bench_train.run(["huge"], repeats=1))
+
+
+def test_trees_bench(tmp_path: Path) -> None:
+    path = tmp_path / "two.trees"
+    path.write_text("(S (NP the dog) barks)\n(S it sleeps)\n", encoding="utf-8")
+    reading, tapes = bench_trees.run([path])
+    assert reading["trees"] == 2
+    assert reading["words"] == 5
+    assert reading["trees_per_second"] > 0
+    assert tapes["milliseconds_per_sentence"] > 0
+
+
+def test_random_attachments_are_legal() -> None:
+    torch.manual_seed(0)
+    for length in (2, 3, 50):
+        attachments = bench_train.random_attachments(length).tolist()
+        tree_from_attachments(attachments, ["word"] * (length - 2))
+
+
+def test_report(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"bench": "x", "case": "small", "time_ratio": 1.5}, {"bench": "x", "case": "large"}]
+    measure.report(rows, as_json=True)
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == rows
+    measure.report(rows, as_json=False)
+    shown = capsys.readouterr().out
+    assert "small" in shown
+    assert "time ratio" in shown
+    assert "1.5" in shown
