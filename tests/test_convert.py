@@ -269,9 +269,7 @@ def test_tokenizer_larger_than_the_embeddings(
     tokenizer: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:
     source = save_gpt2(tmp_path / "source", tokenizer, padding=-1)
-    with pytest.raises(
-        ConversionError, match="has 400 entries, the model embeds 399"
-    ):
+    with pytest.raises(ConversionError, match="has 400 entries, the model embeds 399"):
         convert(source, tmp_path / "model")
 
 
@@ -371,3 +369,54 @@ def test_data_of_another_tokenizer(converted: Path) -> None:
     other = train_bpe(map(detokenize, SENTENCES[:10]), vocab_size=300)
     with pytest.raises(RecipeError, match="the data was made with another tokenizer"):
         ModelSection(pretrained=str(converted)).build(other)
+
+
+def test_frozen_weights_are_the_same_after_training(
+    converted: Path,
+    windows,  # type: ignore[no-untyped-def]
+    tmp_path: Path,
+) -> None:
+    recipe = continued(
+        converted,
+        "training.freeze=lower",
+        "training.gradient_checkpointing=true",
+        "training.precision=bf16",
+    )
+    metrics = run_recipe(recipe, windows, tmp_path / "run")
+    assert 0 < metrics["trainable_parameters"] < metrics["parameters"]
+    start, _ = load_model(converted)
+    end, _ = load_model(tmp_path / "run" / "model")
+    trained = end.state_dict()
+    moved = {name for name, value in start.state_dict().items() if not value.equal(trained[name])}
+    assert any(name.startswith("head.") for name in moved)
+    assert any(".h.2." in name for name in moved)
+    assert not any(part in name for name in moved for part in (".h.0.", ".h.1.", "wte", "wpe"))
+
+
+def test_adapters_are_merged_into_the_trained_model(
+    converted: Path,
+    windows,  # type: ignore[no-untyped-def]
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("peft", reason="peft is not installed")
+    recipe = continued(converted, "training.lora={rank: 2}", "training.lr=1e-2")
+    metrics = run_recipe(recipe, windows, tmp_path / "run")
+    assert metrics["trainable_parameters"] < metrics["parameters"] / 2
+    start, _ = load_model(converted)
+    end, _ = load_model(tmp_path / "run" / "model")
+    assert end.state_dict().keys() == start.state_dict().keys()
+    name = "decoder.transformer.h.0.attn.c_attn.weight"
+    assert not end.state_dict()[name].equal(start.state_dict()[name])
+    ids = torch.tensor([windows.valid[0]["input_ids"]])
+    attachments = torch.tensor([windows.valid[0]["attachments"]])
+    loss = end.eval()(ids, attachments, labels=ids).loss
+    assert loss < start.eval()(ids, attachments, labels=ids).loss
+
+
+def test_bad_choices_of_what_is_trained(converted: Path) -> None:
+    with pytest.raises(RecipeError, match=r"training\.freeze: expected none, all-but-pushdown"):
+        continued(converted, "training.freeze=upper")
+    with pytest.raises(RecipeError, match=r"training\.freeze, lora: .* choose one"):
+        continued(converted, "training.freeze=lower", "training.lora={}")
+    with pytest.raises(RecipeError, match=r"training\.lora\.rank: expected"):
+        continued(converted, "training.lora={rank: 0}")

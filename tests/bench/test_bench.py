@@ -32,15 +32,18 @@ def test_peak_memory_is_that_of_a_fresh_process() -> None:
 
 
 def test_train_bench(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = bench_train.Case(layers=1, width=8, heads=2, vocabulary=11, batch=2, length=12)
+    contenders = ("plain", "pushdown", "reference")
+    case = bench_train.Case(1, 8, 2, 11, batch=2, length=12, contenders=contenders)
     monkeypatch.setitem(bench_train.CASES, "tiny", case)
-    memory = {"plain": 20.0, "pushdown": 22.0, "nothing": 10.0}
+    memory = {"plain": 20.0, "pushdown": 22.0, "reference": 70.0, "nothing": 10.0}
     monkeypatch.setattr(bench_train, "peak_memory", lambda _module, _case, who: memory[who])
     (result,) = bench_train.run(["tiny"], repeats=1)
     assert result["bench"] == "train"
     assert result["case"] == "tiny"
     assert result["time_ratio"] > 0
     assert result["memory_ratio"] == 1.2
+    assert result["reference_to_pushdown_time_ratio"] > 0
+    assert result["reference_to_pushdown_memory_ratio"] == 5.0
     with pytest.raises(PushdownError, match="no bench case 'huge'"):
         list(bench_train.run(["huge"], repeats=1))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -81,13 +83,12 @@ def test_nouns_are_found_and_the_verb_is_cut_off() -> None:
 
 
 def test_nouns_of_the_real_suites(shared_data: Path) -> None:
-    """Head and distractor differ in number: one ends in s, or is an irregular plural."""
+    """Head and distractor differ in number: just one of them ends in s."""
     for suite in load_suites(shared_data / "sg_suites", tuple(REGIONS)):
         prefixes = agreement_prefixes(suite, REGIONS[suite.name])
         assert len(prefixes) == 2 * len(suite.items) == 38
         for prefix in prefixes:
             head, other = (prefix.text[slice(*span)] for span in (prefix.head, prefix.distractor))
-            assert head.isalpha() and other.isalpha(), (head, other)
             assert head.endswith("s") != other.endswith("s"), (head, other)
 
 
@@ -107,9 +108,8 @@ def test_by_hand(base: BaseLMScorer, model: GPT2LMHeadModel, tokenizer: PreTrain
     for scorer in (base, plain):
         report = evaluate_attention(scorer, SUITES)
         for suite in SUITES:
-            rows = {
-                noun: torch.zeros(len(report.suites[suite.name].by_layer["head"])) for noun in NOUNS
-            }
+            result = report.suites[suite.name]
+            rows = {noun: torch.zeros(len(result.by_layer[noun])) for noun in NOUNS}
             prefixes = agreement_prefixes(suite, REGIONS[suite.name])
             for prefix in prefixes:
                 read = read_attention(scorer, prefix.text)
@@ -119,7 +119,6 @@ def test_by_hand(base: BaseLMScorer, model: GPT2LMHeadModel, tokenizer: PreTrain
                     for position, token_end in enumerate(ends, start=1):
                         if start < token_end <= end:
                             rows[noun] += read.weights[:, :, -1, position].mean(1) / len(prefixes)
-            result = report.suites[suite.name]
             for noun in NOUNS:
                 assert result.by_layer[noun] == pytest.approx(rows[noun].tolist(), abs=1e-6)
                 assert result.mean(noun) == pytest.approx(rows[noun].mean().item(), abs=1e-6)
@@ -147,9 +146,9 @@ class TestReading:
         self, pushdown: PushdownScorer
     ) -> None:
         """The best history leaves EOS out of account, unlike that of a finished sentence."""
-        texts = ["The baker that saw", "the pilots next to the baker", "saw that the pilot"]
         differ = 0
-        for text in texts:
+        for words in permutations(["The", "pilots", "saw"]):
+            text = " ".join(words)
             result = pushdown.analyse([text])[0].result
             best = max(range(len(result.log_open_joints)), key=result.log_open_joints.__getitem__)
             history = [0, *result.histories[best].tolist()]
@@ -185,7 +184,7 @@ def test_report_table_and_plots(
     means = [content["suites"][suite.name]["distractor"]["mean"] for suite in SUITES]
     assert content["distractor"] == pytest.approx(sum(means) / 3)
 
-    console = Console(width=120, record=True, quiet=True)
+    console = Console(width=120, record=True, file=io.StringIO())
     console.print(attention_table(reports))
     assert f"{reports['base'].mean('head'):.4f}" in console.export_text()
     paths = write_plots(tmp_path / "plots", reports)
@@ -207,7 +206,7 @@ def test_unknown_words_are_left_out_and_counted() -> None:
 
 
 def test_other_suites_and_empty_regions_are_errors(base: BaseLMScorer) -> None:
-    with pytest.raises(PushdownError, match="expected one of the suites number_src.* got 'mvrr'"):
+    with pytest.raises(PushdownError, match=r"expected one of the suites number_src.* got 'mvrr'"):
         evaluate_attention(base, [Suite("mvrr", (), ())])
     empty = Condition.from_regions({2: "baker", 5: "", 6: "sings"})
     suite = Suite("number_prep", (), (Item(3, {"match": empty}),))

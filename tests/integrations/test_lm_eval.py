@@ -23,6 +23,9 @@ from pushdown_lm.errors import PushdownError  # noqa: E402
 from pushdown_lm.evals.loading import load_scorer  # noqa: E402
 from pushdown_lm.evals.scorer import Token  # noqa: E402
 from pushdown_lm.integrations.lm_eval import PushdownHarnessLM, _joined  # noqa: E402
+from pushdown_lm.tokenization import train_word_vocabulary  # noqa: E402
+from tests.integrations.conftest import WORDS  # noqa: E402
+from tests.reference_search import random_model  # noqa: E402
 
 PAIRS = [
     (f"The {noun} {good} loudly.", f"The {noun} {bad} loudly.")
@@ -104,28 +107,30 @@ def test_long_texts_are_read_in_parts(folders: dict[str, Path]) -> None:
     assert value == pytest.approx(math.fsum(nats(tokens[:-1]) for tokens in scored), abs=1e-4)
 
 
-@pytest.mark.parametrize("name", ["pushdown", "base"])
-def test_greedy_continuations_are_known(folders: dict[str, Path], name: str) -> None:
-    """What the model generates is the greedy continuation of its context, and nothing else is."""
-    model = PushdownHarnessLM(str(folders[name]), beam=1)
-    tokenizer = model.pushdown.tokenizer
-    for context in ("The dog", "The dogs that"):
-        arguments = (context, {"until": ["\n\n"], "max_gen_toks": 1})
-        [text] = model.generate_until([request("generate_until", *arguments)])
-        best = tokenizer.decode(tokenizer(context + text)["input_ids"])
-        if best != context + text or not text:
-            continue
-        other = " zebra" if text != " zebra" else " dog"
-        found = model.loglikelihood(
-            [request("loglikelihood", context, text), request("loglikelihood", context, other)]
+@pytest.mark.parametrize("layers", [None, []], ids=["pushdown", "base"])
+def test_greedy_continuations(tmp_path: Path, layers: list[int] | None) -> None:
+    """A beam of one chooses parses as generation does, so just the word it generates is greedy."""
+    tokenizer = train_word_vocabulary([WORDS])
+    model = random_model(seed=3, vocabulary=len(tokenizer), positions=24, pushdown_layers=layers)
+    model.float().save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    harness = PushdownHarnessLM(str(tmp_path), beam=1)
+    for context in ("The dog", "The dogs that she", "the dog barks loudly ."):
+        [word] = harness.generate_until([request("generate_until", context, {"max_gen_toks": 1})])
+        assert word in WORDS
+        found = harness.loglikelihood(
+            [request("loglikelihood", context, f" {other}") for other in WORDS]
         )
-        assert not found[1][1]
-    whole = model.generate_until([request("generate_until", "The dog", {"max_gen_toks": 8})])[0]
-    end = whole[len(whole) // 2 :][:1]
-    cut = {"max_gen_toks": 8, "until": [end]}
-    assert model.generate_until([request("generate_until", "The dog", cut)]) == [
-        whole[: whole.index(end)]
-    ]
+        assert [greedy for _, greedy in found] == [word == other for other in WORDS]
+
+
+def test_generation_stops(folders: dict[str, Path]) -> None:
+    harness = PushdownHarnessLM(str(folders["pushdown"]))
+    whole = harness.generate_until([request("generate_until", "The dog", {"max_gen_toks": 8})])[0]
+    end = whole[len(whole) // 2]
+    options = {"max_gen_toks": 8, "until": ["\n\n", end]}
+    cut = harness.generate_until([request("generate_until", "The dog", options)])
+    assert cut == [whole[: whole.index(end)]]
 
 
 @pytest.mark.parametrize("name", ["pushdown", "base"])

@@ -22,7 +22,7 @@ from pushdown_lm.modeling import PushdownForCausalLM
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A shape, and the implementation that the plain decoder is compared with."""
+    """A shape, and who competes at it."""
 
     layers: int
     width: int
@@ -30,43 +30,44 @@ class Case:
     vocabulary: int
     batch: int
     length: int
-    attention: str = "tiled"
-    head: str = "mlp"
+    contenders: tuple[str, ...] = ("plain", "pushdown")
 
 
 CASES = {
     "gpt2-small-t512": Case(12, 768, 12, 50257, 2, 512),
     "6x512-t256": Case(6, 512, 8, 10000, 8, 256),
-    "6x512-t256-reference": Case(6, 512, 8, 10000, 1, 256, "reference", "all_positions"),
+    "6x512-t256-b4": Case(6, 512, 8, 10000, 4, 256, ("plain", "pushdown", "reference")),
 }
-CONTENDERS = ("plain", "pushdown")
+VARIANTS = {"pushdown": ("tiled", "mlp"), "reference": ("reference", "all_positions")}
+"""Attention and head of the contenders other than the plain decoder. The reference is the paper's:
+T x T x d keys in attention, and a head that scores all positions."""
 
 
 def run(cases: list[str], repeats: int) -> Iterator[Result]:
-    """Time and memory ratios of each case; for the reference, against our own default too."""
+    """Each case's times and memory as ratios: Pushdown to plain, reference to Pushdown."""
     for name in cases:
         if name not in CASES:
             raise PushdownError(f"no bench case {name!r}; there are {', '.join(CASES)}")
         case = CASES[name]
-        seconds = interleave({who: step(case, who) for who in CONTENDERS}, repeats)
-        memory = {
-            who: peak_memory("pushdown_lm.bench.train", name, who)
-            for who in (*CONTENDERS, "nothing")
+        seconds = interleave({who: step(case, who) for who in case.contenders}, repeats)
+        nothing = peak_memory("pushdown_lm.bench.train", name, "nothing")
+        megabytes = {
+            who: peak_memory("pushdown_lm.bench.train", name, who) - nothing
+            for who in case.contenders
         }
-        tokens = case.batch * case.length
-        own = {who: memory[who] - memory["nothing"] for who in CONTENDERS}
-        yield {
-            "bench": "train",
-            "case": name,
-            "attention": case.attention,
-            "time_ratio": round(seconds["pushdown"] / seconds["plain"], 3),
-            "memory_ratio": round(own["pushdown"] / own["plain"], 3),
-            "plain_tokens_per_second": round(tokens / seconds["plain"], 1),
-            "pushdown_tokens_per_second": round(tokens / seconds["pushdown"], 1),
-            "plain_megabytes": round(own["plain"]),
-            "pushdown_megabytes": round(own["pushdown"]),
-            "threads": torch.get_num_threads(),
-        }
+        result: Result = {"bench": "train", "case": name}
+        for prefix, who, against in (
+            ("", "pushdown", "plain"),
+            ("reference_to_pushdown_", "reference", "pushdown"),
+        ):
+            if who in case.contenders:
+                result[f"{prefix}time_ratio"] = round(seconds[who] / seconds[against], 3)
+                result[f"{prefix}memory_ratio"] = round(megabytes[who] / megabytes[against], 3)
+        for who in case.contenders:
+            tokens = case.batch * case.length
+            result[f"{who}_tokens_per_second"] = round(tokens / seconds[who], 1)
+            result[f"{who}_megabytes"] = round(megabytes[who])
+        yield {**result, "threads": torch.get_num_threads()}
 
 
 def step(case: Case, contender: str) -> Callable[[], None]:
@@ -89,8 +90,9 @@ def step(case: Case, contender: str) -> Callable[[], None]:
     if contender == "plain":
         plain = AutoModelForCausalLM.from_config(decoder_config, attn_implementation="sdpa").train()
         return lambda: plain(ids, labels=ids).loss.backward()
+    attention, head = VARIANTS[contender]
     config = PushdownConfig(
-        decoder_config=decoder_config, attention=case.attention, attachment_head=case.head
+        decoder_config=decoder_config, attention=attention, attachment_head=head
     )
     pushdown = PushdownForCausalLM(config).train()
     attachments = torch.stack([random_attachments(case.length) for _ in range(case.batch)])

@@ -38,7 +38,7 @@ class PushdownHarnessLM(LM):
         beam, threshold, allow_unknown: as for :func:`pushdown_lm.evals.loading.load_scorer`.
         score_eos: whether the end of a text is part of it, as in the paper's evaluations.
         batch_size: sentences that are sorted by length and searched together.
-        device: where the model runs.
+        device: where the model runs; the CPU, whatever it says, where there is nothing else.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class PushdownHarnessLM(LM):
             beam=beam,
             threshold=threshold,
             allow_unknown=allow_unknown,
-            device=device,
+            device=device if torch.accelerator.is_available() else "cpu",
         )
         if not isinstance(scorer, PushdownScorer | BaseLMScorer):
             raise PushdownError(

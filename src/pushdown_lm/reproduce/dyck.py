@@ -114,15 +114,21 @@ class DyckOptions:
     """``key=value`` overrides of all recipes."""
 
     @classmethod
-    def quick(cls, *, items: int = 60, overrides: Sequence[str] = ()) -> DyckOptions:
+    def quick(cls) -> DyckOptions:
         """A few minutes: less training, and the rows of the paper only."""
-        training = ("training.steps=300", "training.warmup_steps=50", "training.eval_every=null")
         return cls(
             strings=20_000,
             held_out=200,
             rows=tuple(row.name for row in PAPER_ROWS),
-            items=items,
-            overrides=(*training, "training.tokens_per_batch=3_000", *overrides),
+            items=60,
+            beam=2,
+            threshold=2.0,
+            overrides=(
+                "training.steps=300",
+                "training.warmup_steps=50",
+                "training.tokens_per_batch=3_000",
+                "training.eval_every=null",
+            ),
         )
 
     @property

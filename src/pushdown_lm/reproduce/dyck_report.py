@@ -184,7 +184,7 @@ def write_plot(path: Path, results: Results) -> None:
         axes.set_xscale("log")
         axes.set_xlabel(LABELS[kind])
     figure.axes[0].set_ylabel("accuracy, % (dotted: chance)")
-    lines = {line.get_label(): line for axes in figure.axes for line in axes.get_lines()[:-1]}
-    figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=3)
+    lines = {str(line.get_label()): line for axes in figure.axes for line in axes.get_lines()[:-1]}
+    figure.legend([*lines.values()], [*lines], loc="outside lower center", ncols=3)
     with atomic_write(path, "wb") as file:
         figure.savefig(file, format="png", dpi=150)

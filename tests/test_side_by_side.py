@@ -1,0 +1,29 @@
+"""Several trainings at once: finished, failed and resumed ones."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pushdown_lm.errors import PushdownError
+from pushdown_lm.run import is_finished
+from pushdown_lm.side_by_side import train_side_by_side
+from tests.tiny_training import TINY, tiny_data
+
+
+def test_finished_runs_are_left_alone_and_failures_are_told(tmp_path: Path) -> None:
+    data = Path(tiny_data(tmp_path / "data").folder)
+    good, bad = tmp_path / "runs" / "good", tmp_path / "runs" / "bad"
+    train_side_by_side({good: str(TINY)}, data, ["training.steps=2"])
+    assert is_finished(good)
+
+    weights = (good / "model" / "model.safetensors").stat().st_mtime_ns
+    broken = tmp_path / "broken.yaml"
+    shutil.copy(TINY, broken)
+    broken.write_text(f"{broken.read_text()}data:\n  window: 7\n", encoding="utf-8")
+    with pytest.raises(PushdownError, match=r"bad: training failed: pushdown: .*window.* \(log: "):
+        train_side_by_side({good: str(TINY), bad: str(broken)}, data, ["training.steps=2"])
+    assert (good / "model" / "model.safetensors").stat().st_mtime_ns == weights
+    assert not is_finished(bad)
