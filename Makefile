@@ -29,6 +29,8 @@ lint: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/pushdown bench trees
 	$(BIN)/pushdown bench train
+	$(BIN)/pushdown bench pipeline
+	$(BIN)/pushdown bench search
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -411,6 +412,24 @@ def test_adapters_are_merged_into_the_trained_model(
     attachments = torch.tensor([windows.valid[0]["attachments"]])
     loss = end.eval()(ids, attachments, labels=ids).loss
     assert loss < start.eval()(ids, attachments, labels=ids).loss
+
+
+def test_training_of_adapters_resumes(
+    converted: Path,
+    windows,  # type: ignore[no-untyped-def]
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("peft", reason="peft is not installed")
+    recipe = continued(converted, "training.lora={rank: 2}", "training.steps=4", "training.keep=9")
+    run_recipe(recipe, windows, tmp_path / "whole")
+    for name in ("recipe.yaml", "versions.json", "metrics.jsonl"):
+        shutil.copy(tmp_path / "whole" / name, tmp_path)
+    shutil.copytree(tmp_path / "whole" / "checkpoint-2", tmp_path / "checkpoint-2")
+    run_recipe(recipe, windows, tmp_path, resume=True)
+    assert read_log(tmp_path) == read_log(tmp_path / "whole")
+    whole, _ = load_model(tmp_path / "whole" / "model")
+    resumed, _ = load_model(tmp_path / "model")
+    torch.testing.assert_close(resumed.state_dict(), whole.state_dict(), rtol=0, atol=0)
 
 
 def test_bad_choices_of_what_is_trained(converted: Path) -> None:

@@ -182,7 +182,7 @@ def test_real_slices_by_command(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    small = ("--max-train", 4, "--max-eval", 4, "--beam", 1, "--epochs", 1, "--batch-size", 4)
+    small = ("--max-train", 2, "--max-eval", 2, "--beam", 1, "--epochs", 1, "--batch-size", 4)
     command = ("finetune", task, "--model", pushdown, "--data", shared_data / "glue")
     assert run_cli(monkeypatch, *command, "--out", tmp_path, "--seeds", 1, *small) == 0
     header, row = (line.split("\t") for line in capsys.readouterr().out.splitlines())
@@ -290,7 +290,7 @@ def test_labels_that_begin_alike(scorer: PushdownScorer) -> None:
 
 
 def test_training_fits_what_it_is_trained_on(pushdown: Path, data: Path, tmp_path: Path) -> None:
-    options = replace(FAST, epochs=80, lr=5e-3, lm_weight=0.1, max_eval=8)
+    options = replace(FAST, epochs=60, lr=5e-3, lm_weight=0.1, max_eval=8)
     (result,) = finetune_all(
         [TASKS["sst5"]], [pushdown], data, tmp_path, options, seeds=1, save=True
     )

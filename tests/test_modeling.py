@@ -12,8 +12,9 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, OPTConfig
 
+from pushdown_lm.cache import PushdownCache
 from pushdown_lm.configuration import ConfigError, PushdownConfig
-from pushdown_lm.modeling import PushdownCache, PushdownForCausalLM
+from pushdown_lm.modeling import PushdownForCausalLM
 from pushdown_lm.oracle import Stack, attachments_from_tree, join_windows
 from pushdown_lm.trees import Tree
 from tests.models import BOS, EOS, decoder_config, pushdown_model, tape_embeddings

@@ -19,21 +19,24 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pushdown_lm.cache import PushdownCache
     from pushdown_lm.classification import PushdownForSequenceClassification
     from pushdown_lm.configuration import PushdownConfig
     from pushdown_lm.errors import PushdownError, TreeError
-    from pushdown_lm.modeling import PushdownCache, PushdownForCausalLM, PushdownOutput
+    from pushdown_lm.modeling import PushdownForCausalLM, PushdownOutput
+    from pushdown_lm.pushdown_scorer import PushdownScorer
     from pushdown_lm.trees import Tree, parse_tree, read_trees
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "PushdownCache": "modeling",
+    "PushdownCache": "cache",
     "PushdownConfig": "configuration",
     "PushdownError": "errors",
     "PushdownForCausalLM": "modeling",
     "PushdownForSequenceClassification": "classification",
     "PushdownOutput": "modeling",
+    "PushdownScorer": "pushdown_scorer",
     "Tree": "trees",
     "TreeError": "errors",
     "parse_tree": "trees",
@@ -47,6 +50,7 @@ __all__ = [
     "PushdownForCausalLM",
     "PushdownForSequenceClassification",
     "PushdownOutput",
+    "PushdownScorer",
     "Tree",
     "TreeError",
     "parse_tree",

@@ -24,7 +24,8 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from pushdown_lm.modeling import PushdownCache, PushdownForCausalLM
+from pushdown_lm.cache import PushdownCache
+from pushdown_lm.modeling import PushdownForCausalLM
 from pushdown_lm.search import DEFAULT_BEAM, SearchError, check_sentence, search
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -147,8 +146,7 @@ class TestReading:
     ) -> None:
         """The best history leaves EOS out of account, unlike that of a finished sentence."""
         differ = 0
-        for words in permutations(["The", "pilots", "saw"]):
-            text = " ".join(words)
+        for text in ("The that saw pilots", "The pilots saw that", "saw The pilots"):
             result = pushdown.analyse([text])[0].result
             best = max(range(len(result.log_open_joints)), key=result.log_open_joints.__getitem__)
             history = [0, *result.histories[best].tolist()]

@@ -13,7 +13,7 @@ from scipy.stats import binomtest
 from pushdown_lm.dyck import Dyck, Prefix
 from pushdown_lm.evals.dyck import evaluate_dyck, wilson_interval
 from pushdown_lm.modeling import PushdownForCausalLM
-from pushdown_lm.search import search
+from pushdown_lm.search import SearchError, search
 from tests.models import BOS, pushdown_model
 
 LANGUAGE = Dyck(num_types=3, max_nesting=3, min_length=4, max_length=10)
@@ -137,6 +137,11 @@ def test_small_batches_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert single.correct.tolist() == whole.correct.tolist()
     assert single.right_attachments.tolist() == whole.right_attachments.tolist()
     assert sum(done) == len(asked)
+
+
+def test_a_model_without_head_cannot_parse() -> None:
+    with pytest.raises(SearchError, match="expected a model with an attachment head"):
+        evaluate_dyck(model_of(attachment_head=None), prefixes(1), IDS)
 
 
 @pytest.mark.parametrize(("right", "trials"), [(0, 7), (3, 7), (7, 7), (480, 500), (500, 500)])

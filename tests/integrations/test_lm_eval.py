@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 lm_eval = pytest.importorskip(
     "lm_eval", reason="lm-eval is not installed (pip install pushdown-lm[lm-eval])"
@@ -112,6 +113,8 @@ def test_greedy_continuations(tmp_path: Path, layers: list[int] | None) -> None:
     """A beam of one chooses parses as generation does, so just the word it generates is greedy."""
     tokenizer = train_word_vocabulary([WORDS])
     model = random_model(seed=3, vocabulary=len(tokenizer), positions=24, pushdown_layers=layers)
+    with torch.no_grad():
+        model.get_input_embeddings().weight[: len(tokenizer) - len(WORDS)] = 0.0
     model.float().save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     harness = PushdownHarnessLM(str(tmp_path), beam=1)

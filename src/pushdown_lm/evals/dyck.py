@@ -30,7 +30,7 @@ from pushdown_lm.batching import Collator
 from pushdown_lm.console import Advance
 from pushdown_lm.dyck import Prefix
 from pushdown_lm.modeling import IGNORED, PushdownForCausalLM
-from pushdown_lm.search import search_batches
+from pushdown_lm.search import SearchError, search_batches
 
 PAIRS = 1 << 22
 """Pairs of positions, B x T x T, of one parallel pass."""
@@ -89,6 +89,8 @@ def evaluate_dyck(
             ``search_cells`` is its ``batch_cells``.
         advance: is told the number of prefixes done.
     """
+    if model.head is None:
+        raise SearchError("expected a model with an attachment head, which parses; it has none")
     task = _Task(model.eval(), prefixes, symbol_ids)
     scores = DyckScores(
         correct=np.zeros(len(prefixes), bool),

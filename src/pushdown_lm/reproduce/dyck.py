@@ -125,6 +125,7 @@ class DyckOptions:
             threshold=2.0,
             overrides=(
                 "training.steps=300",
+                "training.lr=3e-3",
                 "training.warmup_steps=50",
                 "training.tokens_per_batch=3_000",
                 "training.eval_every=null",
@@ -177,7 +178,7 @@ def reproduce_dyck(
     from pushdown_lm.reproduce.dyck_report import markdown, write_plot
 
     out, runs = Path(out), Path(runs)
-    results = _results(out, runs, options, command)
+    results: dict[str, Any] = {}
     for number, (seed, model) in enumerate((s, m) for s in seeds for m in models):
         title = VARIANTS[model].title
         error_console().print(
