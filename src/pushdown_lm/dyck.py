@@ -192,7 +192,7 @@ class LongRange:
 
     @property
     def title(self) -> str:
-        return f"distance {self.min_distance:,} or more"
+        return f"distance {self.min_distance:,}+"
 
     def prefixes(self, count: int, seed: Seed) -> list[Prefix]:
         """``count`` prefixes, from different strings."""
@@ -228,7 +228,7 @@ class DeepNesting:
 
     @property
     def title(self) -> str:
-        return f"nesting {self.min_nesting} to {self.max_nesting}"
+        return f"nesting {self.min_nesting}-{self.max_nesting}"
 
     def prefixes(self, count: int, seed: Seed) -> list[Prefix]:
         """``count`` prefixes whose nesting is drawn evenly."""

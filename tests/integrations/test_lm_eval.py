@@ -154,6 +154,7 @@ def test_a_task_of_local_pairs(folders: dict[str, Path], task: Path, name: str) 
     assert results["n-samples"]["local_pairs"]["effective"] == len(PAIRS)
 
 
+@pytest.mark.slow
 def test_the_command(folders: dict[str, Path], task: Path, tmp_path: Path) -> None:
     done = subprocess.run(
         [

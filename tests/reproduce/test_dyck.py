@@ -22,7 +22,7 @@ from pushdown_lm.reproduce.dyck import (
     choose_rows,
     reproduce_dyck,
 )
-from pushdown_lm.reproduce.dyck_report import curve, markdown
+from pushdown_lm.reproduce.dyck_report import curve, markdown, paper_table
 
 TINY = (
     "model.decoder.num_hidden_layers=2",
@@ -55,7 +55,7 @@ def results(folder: Path) -> dict[str, Any]:
 def test_results(finished: Path) -> None:
     found = results(finished)
     assert list(found["models"]) == ["base", "distance"]
-    assert found["rows"] == {"nesting-15-50": "nesting 15 to 50"}
+    assert found["rows"] == {"nesting-15-50": "nesting 15-50"}
     assert found["commands"] == ["pushdown x"]
     assert found["versions"]["torch"] == torch.__version__
     for model in ("base", "distance"):
@@ -114,10 +114,18 @@ def test_report(finished: Path) -> None:
     assert page == markdown(results(finished))
     header = "| accuracy, % | Base-LM (paper) | Base-LM (here) | Pushdown-LM, stack distance |"
     assert header in page
-    row = next(line for line in page.splitlines() if line.startswith("| nesting 15 to 50 | 40.6 |"))
+    row = next(line for line in page.splitlines() if line.startswith("| nesting 15-50 | 40.6 |"))
     right = results(finished)["seeds"]["0"]["base"]["rows"]["nesting-15-50"]["correct"]
     assert row.split(" | ")[2].startswith(f"{100 * right / 3:.1f} [")
+    assert "| own parse, % | nesting 15-50 |" in page
     assert "    pushdown x" in page
+
+
+def test_ablations_stand_apart_from_the_paper_s_table(finished: Path) -> None:
+    found = results(finished)
+    found["models"]["distance"]["is_ablation"] = True
+    assert "stack distance" not in paper_table(found)
+    assert "| Pushdown-LM, stack distance |" in markdown(found)
 
 
 def test_curve_bins_the_prefixes_of_all_rows_and_seeds() -> None:

@@ -302,7 +302,11 @@ def _results(out: Path, runs: Path, options: DyckOptions, command: str) -> dict[
         "machine": {"processor": platform.machine(), "threads": torch.get_num_threads()},
         "options": asdict(options),
         "rows": {name: row.title for name, row in ROWS.items() if name in rows},
-        "models": {name: asdict(VARIANTS[name]) for name in VARIANTS if name in models},
+        "models": {
+            name: {**asdict(variant), "is_ablation": name in ABLATIONS}
+            for name, variant in VARIANTS.items()
+            if name in models
+        },
         "seeds": seeds,
     }
 

@@ -12,12 +12,14 @@ from pushdown_lm.evals.dyck import wilson_interval
 from pushdown_lm.files import atomic_write
 
 Results = dict[str, Any]
+Rows = Sequence[dict[str, Any]]
 
 BINS = {
     "distance": (50, 75, 100, 150, 200, 300, 400, 500, 700, 1000, 1400, 2001),
     "nesting": (15, 20, 25, 30, 40, 51, 75, 101, 150, 201),
 }
 """Bounds of the bins of the plot, half-open."""
+TICKS = {"distance": (50, 100, 200, 500, 1000, 2000), "nesting": (15, 25, 50, 100, 200)}
 LABELS = {
     "distance": "distance to the matching bracket",
     "nesting": "nesting (in training: at most 10)",
@@ -33,7 +35,7 @@ def _rows(results: Results, model: str, row: str) -> list[dict[str, Any]]:
     ]
 
 
-def _share(rows: Sequence[dict[str, Any]], key: str) -> str:
+def _share(rows: Rows, key: str) -> str:
     """Accuracy over the items of all seeds, in percent, with its 95% interval."""
     if not rows:
         return ""
@@ -42,13 +44,13 @@ def _share(rows: Sequence[dict[str, Any]], key: str) -> str:
     return f"{100 * right / items:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
 
 
-def _range(rows: Sequence[dict[str, Any]], key: str) -> str:
+def _range(rows: Rows, key: str) -> str:
     """Lowest and highest accuracy of a seed, in percent."""
     shares = [100 * row[key] / row["items"] for row in rows]
     return f"{min(shares):.1f} to {max(shares):.1f}" if shares else ""
 
 
-def _mean(rows: Sequence[dict[str, Any]], key: str) -> str:
+def _mean(rows: Rows, key: str) -> str:
     return f"{100 * mean(row[key] for row in rows):.2f}" if rows else ""
 
 
@@ -57,21 +59,21 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 
 
-def _by_row(results: Results, title: str, cell: Callable[[Sequence[dict[str, Any]]], str]) -> str:
-    """A table with a line for each row of the test and a column for each model."""
-    models = results["models"]
-    header = [title, *(model["title"] for model in models.values())]
+def _by_model(results: Results, title: str, cell: Callable[[Rows], str]) -> str:
+    """A table with a line for each model and a column for each row of the test."""
     lines = [
-        [name, *(cell(_rows(results, model, row)) for model in models)]
-        for row, name in results["rows"].items()
+        [model["title"], *(cell(_rows(results, name, row)) for row in results["rows"])]
+        for name, model in results["models"].items()
     ]
-    return _table(header, lines)
+    return _table([title, *results["rows"].values()], lines)
 
 
 def paper_table(results: Results) -> str:
-    """Our accuracies beside the paper's, where the paper has the model."""
+    """Our accuracies beside the paper's, where the paper has the model; ablations left out."""
     header, columns = ["accuracy, %"], []
     for name, model in results["models"].items():
+        if model["is_ablation"]:
+            continue
         paper = model["paper"]
         if paper:
             header.append(f"{model['title']} (paper)")
@@ -95,14 +97,16 @@ def markdown(results: Results) -> str:
         "## Accuracy with the model's own parse\n",
         f"Beam {options['beam']}, threshold {options['threshold']} nats.\n",
         paper_table(results),
-        "## Lowest and highest seed\n",
-        _by_row(results, "accuracy, %", lambda rows: _range(rows, "correct")),
-        "## Accuracy with the gold parse\n",
-        _by_row(results, "accuracy, %", lambda rows: _share(rows, "correct_with_gold")),
+        "## Accuracy of all models\n",
+        _by_model(results, "own parse, %", lambda rows: _share(rows, "correct")),
+        "Lowest and highest seed:\n",
+        _by_model(results, "own parse, %", lambda rows: _range(rows, "correct")),
+        "With the gold parse:\n",
+        _by_model(results, "gold parse, %", lambda rows: _share(rows, "correct_with_gold")),
         "## Attachments\n",
         "Right attachments of the best parse, and prefixes whose whole parse is right.\n",
-        _by_row(results, "attachments, %", lambda rows: _mean(rows, "attachment_accuracy")),
-        _by_row(results, "whole parses, %", lambda rows: _mean(rows, "whole_parses")),
+        _by_model(results, "attachments, %", lambda rows: _mean(rows, "attachment_accuracy")),
+        _by_model(results, "whole parses, %", lambda rows: _mean(rows, "whole_parses")),
         "## Training\n",
         _training_table(results),
         "## How to make this page\n",
@@ -182,6 +186,8 @@ def write_plot(path: Path, results: Results) -> None:
             )
         axes.axhline(5, linestyle=":", color="grey")
         axes.set_xscale("log")
+        axes.set_xticks(TICKS[kind], [str(tick) for tick in TICKS[kind]])
+        axes.minorticks_off()
         axes.set_xlabel(LABELS[kind])
     figure.axes[0].set_ylabel("accuracy, % (dotted: chance)")
     lines = {str(line.get_label()): line for axes in figure.axes for line in axes.get_lines()[:-1]}
