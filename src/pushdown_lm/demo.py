@@ -8,9 +8,12 @@ sentences and deeper: a counterpart of the Dyck experiment in an English-like la
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 import platform
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean
@@ -20,7 +23,7 @@ import torch
 from rich.console import Console, Group
 from rich.table import Table
 
-from pushdown_lm import plots
+from pushdown_lm import __version__, plots
 from pushdown_lm.console import progress
 from pushdown_lm.data import DataOptions, build_data
 from pushdown_lm.evals.parsing import evaluate_parsing
@@ -75,11 +78,12 @@ def run_demo(out: Path, seeds: Sequence[int], options: DemoOptions) -> dict[str,
     A model that is already trained in ``out`` is not trained again.
     """
     began = time.monotonic()
-    suites = _suites(out / "suites", options)
+    for depth in options.depths:
+        write_suites(_suites(out, depth), depth=depth, items=options.items, seed=depth)
     results: dict[str, Any] = {
         "options": asdict(options),
-        "machine": platform.machine(),
-        "threads": torch.get_num_threads(),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "versions": {"pushdown_lm": __version__, "torch": torch.__version__},
         "seeds": {},
     }
     for seed in seeds:
@@ -88,13 +92,15 @@ def run_demo(out: Path, seeds: Sequence[int], options: DemoOptions) -> dict[str,
         runs = {folder / recipe: recipe for recipe in MODELS.values()}
         settings = [*options.overrides, f"training.seed={seed}"]
         train_side_by_side(runs, folder / "data", settings)
-        results["seeds"][str(seed)] = {
-            name: _test_model(folder / recipe, suites, options) for name, recipe in MODELS.items()
-        }
+        results["seeds"][str(seed)] = _test_models(out, folder, options)
     results["seconds"] = round(time.monotonic() - began, 1)
     write_json(out / "results.json", results)
     _write_plots(out, results, options)
     return results
+
+
+def _suites(out: Path, depth: int) -> Path:
+    return out / "suites" / f"depth{depth}"
 
 
 def _build_data(folder: Path, seed: int, options: DemoOptions) -> None:
@@ -107,51 +113,54 @@ def _build_data(folder: Path, seed: int, options: DemoOptions) -> None:
     build_data(splits, folder, DataOptions(tokenizer=str(words)))
 
 
-def _suites(folder: Path, options: DemoOptions) -> dict[int, list[Suite]]:
-    return {
-        depth: [
-            load_suite(path)
-            for path in write_suites(
-                folder / f"depth{depth}", depth=depth, items=options.items, seed=depth
-            )
-        ]
-        for depth in options.depths
-    }
+def _test_models(out: Path, folder: Path, options: DemoOptions) -> dict[str, dict[str, Any]]:
+    """All figures of both models, part by part, on as many cores as there are models."""
+    figures: dict[str, dict[str, Any]] = {}
+    for name, recipe in MODELS.items():
+        training = json.loads((folder / recipe / METRICS).read_text(encoding="utf-8"))
+        figures[name] = {
+            "accuracy": {},
+            "perplexity": {},
+            "parsing_f1": {},
+            "training": training,
+            "model": str(folder / recipe / MODEL),
+        }
+    parts = [*options.depths, "shallow", "deep"]
+    with (
+        progress("Testing", len(MODELS) * len(parts), "parts") as advance,
+        ProcessPoolExecutor(
+            len(MODELS),
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=torch.set_num_threads,
+            initargs=(1,),
+        ) as pool,
+    ):
+        jobs = {
+            pool.submit(_test_part, figures[name]["model"], part, out, options): (name, part)
+            for part in reversed(parts)  # the long ones first
+            for name in MODELS
+        }
+        for job in as_completed(jobs):
+            name, part = jobs[job]
+            for figure, value in job.result().items():
+                figures[name][figure][str(part)] = value
+            advance(note=f"{name}, {part}")
+    return figures
 
 
-def _held_out(options: DemoOptions) -> dict[str, list[Tree]]:
+def _test_part(model: str, part: int | str, out: Path, options: DemoOptions) -> dict[str, Any]:
+    """Accuracy on the suites of a depth, or perplexity and parsing of held-out sentences."""
+    scorer = PushdownScorer.from_pretrained(model, beam=options.beam, threshold=options.threshold)
+    if isinstance(part, int):
+        suites = [load_suite(path) for path in sorted(_suites(out, part).glob("*.json"))]
+        return {"accuracy": _accuracy(scorer, suites)}
     shallow, deepest = options.trained_nesting, max(options.depths)
+    least, most = (0, shallow) if part == "shallow" else (shallow + 1, deepest)
+    trees = list(generate(options.held_out, seed=990 + most, max_nesting=most, min_nesting=least))
+    sentences = [" ".join(tree.words) for tree in trees]
     return {
-        "shallow": list(generate(options.held_out, seed=991, max_nesting=shallow)),
-        "deep": list(
-            generate(options.held_out, seed=992, max_nesting=deepest, min_nesting=shallow + 1)
-        ),
-    }
-
-
-def _test_model(run: Path, suites: dict[int, list[Suite]], options: DemoOptions) -> dict[str, Any]:
-    scorer = PushdownScorer.from_pretrained(
-        run / MODEL, beam=options.beam, threshold=options.threshold
-    )
-    held_out = _held_out(options)
-    with progress(f"Testing {run.name}", len(suites) + 2 * len(held_out), "parts") as advance:
-        accuracy: dict[str, dict[str, float]] = {}
-        for depth, of_depth in suites.items():
-            accuracy[str(depth)] = _accuracy(scorer, of_depth)
-            advance(note=f"suites at depth {depth}")
-        perplexity, f1 = {}, {}
-        for name, trees in held_out.items():
-            sentences = [" ".join(tree.words) for tree in trees]
-            perplexity[name] = evaluate_perplexity(scorer, sentences).token_perplexity
-            advance(note=f"perplexity, {name}")
-            f1[name] = evaluate_parsing(scorer, [binarize(tree) for tree in trees]).model.f1
-            advance(note=f"parsing, {name}")
-    return {
-        "accuracy": accuracy,
-        "perplexity": perplexity,
-        "parsing_f1": f1,
-        "training": json.loads((run / METRICS).read_text(encoding="utf-8")),
-        "model": str(run / MODEL),
+        "perplexity": evaluate_perplexity(scorer, sentences).token_perplexity,
+        "parsing_f1": evaluate_parsing(scorer, [binarize(tree) for tree in trees]).model.f1,
     }
 
 
