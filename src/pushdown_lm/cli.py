@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import typer
@@ -31,6 +32,7 @@ for command in (search.score, search.surprisal, search.parse, search.generate):
 
 def main() -> None:
     """Run the command; bad input is one line on standard error and exit code 2."""
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # there is our own
     try:
         app()
     except PushdownError as error:

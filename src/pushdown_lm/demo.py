@@ -125,7 +125,7 @@ def _test_models(out: Path, folder: Path, options: DemoOptions) -> dict[str, dic
             "training": training,
             "model": str(folder / recipe / MODEL),
         }
-    parts = [*options.depths, "shallow", "deep"]
+    parts: list[int | str] = [*options.depths, "shallow", "deep"]
     with (
         progress("Testing", len(MODELS) * len(parts), "parts") as advance,
         ProcessPoolExecutor(

@@ -17,9 +17,12 @@ from pushdown_lm.console import progress
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.evals.scorer import weights_fingerprint
 from pushdown_lm.modeling import PushdownForCausalLM
-from pushdown_lm.search import search_batches
+from pushdown_lm.search import DEFAULT_BATCH_CELLS, search_batches
 
 Tokens: TypeAlias = tuple[int, ...]
+
+CPU_BATCH_CELLS = 2048
+"""Enough to keep a CPU busy, and little to lose when the search is interrupted."""
 
 
 class ParseCacheError(PushdownError):
@@ -66,7 +69,14 @@ class ParseCache:
 
     def _search(self, sentences: list[Tokens]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        batches = search_batches(self.model, sentences, beam=self.beam, threshold=self.threshold)
+        on_cpu = self.model.device.type == "cpu"
+        batches = search_batches(
+            self.model,
+            sentences,
+            beam=self.beam,
+            threshold=self.threshold,
+            batch_cells=CPU_BATCH_CELLS if on_cpu else DEFAULT_BATCH_CELLS,
+        )
         with (
             self.path.open("a", encoding="utf-8") as file,
             progress("Parsing", len(sentences), "sentences") as advance,

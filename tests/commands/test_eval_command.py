@@ -23,6 +23,7 @@ from pushdown_lm.pushdown_scorer import PushdownScorer
 from pushdown_lm.tokenization import detokenize, train_bpe, train_word_vocabulary
 from pushdown_lm.trees import parse_tree, to_brackets
 from tests.evals.conftest import build_model, build_tokenizer
+from tests.evals.test_attention import REGIONS_OF_SUITES
 from tests.reference_search import random_model
 
 SUITES = {
@@ -318,6 +319,27 @@ def test_gold_log_probs_in_batches_of_unequal_length(models: dict[str, Path]) ->
     trees = [parse_tree(line) for line in [*TREES, "(X The baker)", "(X well)"]]
     for tree, parts in zip(trees, gold_log_probs(scorer, trees), strict=True):
         assert sum(parts) == pytest.approx(scorer.log_joint(tree), abs=1e-4), to_brackets(tree)
+
+
+def test_attention(evaluate: Eval, models: dict[str, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "agreement"
+    folder.mkdir()
+    for name, template in REGIONS_OF_SUITES.items():
+        (folder / f"{name}.json").write_text(json.dumps(suite(template)))
+    report, printed = evaluate(
+        *("attention", "--model", models["base"], "--model", models["pushdown"]),
+        *("--data", folder, "--plots", tmp_path / "plots", "--beam", 5, "--limit", 1),
+    )
+    base, pushdown = report["models"].values()
+    assert base["scorer"]["model"] == str(models["base"])
+    assert base["items"] == pushdown["items"] == 3
+    assert 0 < pushdown["suites"]["number_orc"]["distractor"]["mean"] < 1
+    assert list(report["models"]) == [models[name].parent.name for name in ("base", "pushdown")]
+    assert {path.name for path in (tmp_path / "plots").iterdir()} == {
+        *("attention.png", "attention_by_layer.png"),
+        *(f"attention_{name}.png" for name in REGIONS_OF_SUITES),
+    }
+    assert str(tmp_path / "plots" / "attention.png") in printed
 
 
 class TestClosedVocabulary:

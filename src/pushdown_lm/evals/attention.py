@@ -308,9 +308,9 @@ def _draw_bars(file: IO[bytes], reports: Mapping[str, AttentionReport]) -> None:
     width = 0.8 / len(reports)
     for panel, noun in zip(axes[0], NOUNS, strict=True):
         for number, (name, report) in enumerate(reports.items()):
-            places = [place + (number - (len(reports) - 1) / 2) * width for place in range(3)]
+            shift = (number - (len(reports) - 1) / 2) * width
             panel.bar(
-                places[: len(suites)],
+                [place + shift for place in range(len(suites))],
                 [report.suites[suite].mean(noun) for suite in suites],
                 width,
                 label=name,
@@ -343,14 +343,18 @@ def _draw_layers(file: IO[bytes], reports: Mapping[str, AttentionReport]) -> Non
 
 
 def _draw_example(file: IO[bytes], attention: Mapping[str, SuiteAttention]) -> None:
-    figure, axes = _figure(1, len(attention), 5.0, 4.5)
+    from matplotlib.colors import PowerNorm
+
+    figure, axes = _figure(1, len(attention), 5.0, 5.0)
     for panel, (name, suite) in zip(axes[0], attention.items(), strict=True):
-        tokens = suite.example.tokens
-        image = panel.imshow(suite.example.weights.mean((0, 1)), vmin=0.0, vmax=1.0)
+        tokens = [token.lstrip("Ġ▁") or token for token in suite.example.tokens]
+        weights = suite.example.weights.mean((0, 1))
+        image = panel.imshow(weights, norm=PowerNorm(0.5, vmin=0.0, vmax=1.0))
         panel.set_xticks(range(len(tokens)), tokens, rotation=90)
         panel.set_yticks(range(len(tokens)), tokens)
         panel.set_xlabel("attended token")
         panel.set_ylabel("reading token")
-        panel.set_title(f"{name}, mean over heads and layers")
-    figure.colorbar(image, ax=list(axes[0]), label="attention")
+        panel.set_title(name)
+    label = "attention, mean over heads and layers"
+    figure.colorbar(image, ax=list(axes[0]), label=label, shrink=0.6)
     figure.savefig(file, format="png", dpi=150)
