@@ -26,8 +26,10 @@ from rich.table import Table
 from pushdown_lm import __version__, plots
 from pushdown_lm.console import progress
 from pushdown_lm.data import DataOptions, build_data
+from pushdown_lm.evals.loading import load_scorer
 from pushdown_lm.evals.parsing import evaluate_parsing
 from pushdown_lm.evals.perplexity import evaluate_perplexity
+from pushdown_lm.evals.scorer import Scorer
 from pushdown_lm.evals.sg import Suite, evaluate_sg, load_suite
 from pushdown_lm.files import atomic_write, write_json
 from pushdown_lm.grammar import generate, vocabulary
@@ -150,7 +152,7 @@ def _test_models(out: Path, folder: Path, options: DemoOptions) -> dict[str, dic
 
 def _test_part(model: str, part: int | str, out: Path, options: DemoOptions) -> dict[str, Any]:
     """Accuracy on the suites of a depth, or perplexity and parsing of held-out sentences."""
-    scorer = PushdownScorer.from_pretrained(model, beam=options.beam, threshold=options.threshold)
+    scorer = load_scorer(model, beam=options.beam, threshold=options.threshold)
     if isinstance(part, int):
         suites = [load_suite(path) for path in sorted(_suites(out, part).glob("*.json"))]
         return {"accuracy": _accuracy(scorer, suites)}
@@ -164,7 +166,7 @@ def _test_part(model: str, part: int | str, out: Path, options: DemoOptions) -> 
     }
 
 
-def _accuracy(scorer: PushdownScorer, suites: list[Suite]) -> dict[str, float]:
+def _accuracy(scorer: Scorer, suites: list[Suite]) -> dict[str, float]:
     """Accuracy by phenomenon, the mean over its suites, and over all suites."""
     report = evaluate_sg(scorer, suites, trailing_period=False)
     by_phenomenon: dict[str, list[float]] = {}
