@@ -300,6 +300,8 @@ def test_real_gguf(tmp_path: Path) -> None:
     assert conversion.largest_difference <= 1e-4 * conversion.largest_logit
     model, tokenizer = load_model(tmp_path / "model")
     assert model.config.eos_token_id == tokenizer.eos_token_id
+    assert not hasattr(model.config.decoder, "quantization_config")
+    assert not getattr(model, "is_quantized", False)
     original = AutoModelForCausalLM.from_pretrained(
         str(Path(file).parent), gguf_file=Path(file).name
     ).eval()

@@ -32,6 +32,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
+from transformers.utils import quantization_config
 
 from pushdown_lm.checkpoint import whole_folder
 from pushdown_lm.errors import PushdownError
@@ -99,9 +100,7 @@ def convert(
     name, file = _split_gguf(str(source), gguf_file)
     loaded = _load_tokenizer(name, file, str(source))
     tokenizer = settle_boundaries(loaded, str(source), bos=bos, eos=eos)
-    extra = {} if file is None else {"gguf_file": file}
-    decoder = _load(lambda: AutoModelForCausalLM.from_pretrained(name, **extra), str(source))
-    decoder.eval()
+    decoder = _load_decoder(name, file, str(source)).eval()
     embeddings: Any = decoder.get_input_embeddings()
     rows = embeddings.weight.shape[0]
     if len(tokenizer) > rows:
@@ -232,6 +231,28 @@ def _load_tokenizer(name: str, gguf_file: str | None, source: str) -> Any:
         return load_tokenizer(folder)
     extra = {} if gguf_file is None else {"gguf_file": gguf_file}
     return _load(lambda: AutoTokenizer.from_pretrained(name, **extra), source)
+
+
+def _load_decoder(name: str, gguf_file: str | None, source: str) -> PreTrainedModel:
+    """The language model with plain weights: those of a GGUF file are unpacked."""
+    extra: dict[str, Any] = {}
+    if gguf_file is not None:
+        extra["gguf_file"] = gguf_file
+        if hasattr(quantization_config, "GgufConfig"):  # otherwise it unpacks them by itself
+            extra["quantization_config"] = quantization_config.GgufConfig(dequantize=True)
+    decoder: Any = _load(lambda: AutoModelForCausalLM.from_pretrained(name, **extra), source)
+    packed = getattr(decoder.config, "quantization_config", None)
+    if packed is not None and gguf_file is None:
+        method = packed.get("quant_method") if isinstance(packed, dict) else packed.quant_method
+        raise ConversionError(
+            f"{source}: expected plain weights, or a GGUF file, found weights quantized with "
+            f"{getattr(method, 'value', method)}"
+        )
+    if packed is not None:
+        del decoder.config.quantization_config
+    if getattr(decoder, "is_quantized", False):
+        decoder.is_quantized, decoder.hf_quantizer = False, None
+    return decoder
 
 
 def _load(load: Callable[[], Loaded], source: str) -> Loaded:
