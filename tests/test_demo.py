@@ -32,7 +32,7 @@ def test_demo_end_to_end(tmp_path: Path) -> None:
         assert figures["perplexity"]["deep"] > 1
         assert 0 <= figures["parsing_f1"]["shallow"] <= 1
         assert model in done.output
-    assert "centre" in done.output  # the table, narrow here
+    assert "centre embedding" in done.output
     for plot in ("accuracy.png", "surprisals.png"):
         assert (tmp_path / plot).read_bytes().startswith(b"\x89PNG")
 

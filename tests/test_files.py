@@ -22,9 +22,14 @@ def test_the_file_appears_when_all_is_written(tmp_path: Path) -> None:
 def test_an_error_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "file.txt"
     path.write_text("old", encoding="utf-8")
-    with pytest.raises(RuntimeError, match="stop"), atomic_write(path) as file:
-        file.write("new")
-        raise RuntimeError("stop")
+
+    def write_and_stop() -> None:
+        with atomic_write(path) as file:
+            file.write("new")
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        write_and_stop()
     assert path.read_text(encoding="utf-8") == "old"
     assert list(tmp_path.iterdir()) == [path]
 

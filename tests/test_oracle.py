@@ -228,7 +228,7 @@ def test_bad_attachments_are_refused(attachments: list[int], message: str) -> No
 
 
 def test_buried_constituents_are_not_legal() -> None:
-    with pytest.raises(OracleError, match="attaches to 1, but .* end at \\[2\\]"):
+    with pytest.raises(OracleError, match=r"attaches to 1, but .* end at \[2\]"):
         tree_from_attachments([0, 1, 1, 1, 0], "abc")
 
 

@@ -198,19 +198,19 @@ def result_table(results: dict[str, Any]) -> Group:
     depths = [str(depth) for depth in results["options"]["depths"]]
     trained = results["options"]["trained_nesting"]
     seeds = ", ".join(results["seeds"])
-    accuracy = Table(title=f"Accuracy on minimal pairs, % (seeds {seeds})")
+    accuracy = Table(title=f"Accuracy on minimal pairs by depth of nesting, % (seeds {seeds})")
     accuracy.add_column("phenomenon")
     accuracy.add_column("model")
     for depth in depths:
         mark = "" if int(depth) <= trained else " *"
-        accuracy.add_column(f"depth {depth}{mark}", justify="right")
+        accuracy.add_column(f"{depth}{mark}", justify="right")
     for phenomenon in (*PHENOMENA.values(), "all"):
         for number, model in enumerate(MODELS):
             cells = [
-                _cell([100 * x for x in _values(results, model, "accuracy", depth, phenomenon)])
+                _cell([100 * x for x in _values(results, model, "accuracy", depth, phenomenon)], 0)
                 for depth in depths
             ]
-            accuracy.add_row("" if number else phenomenon, model, *cells)
+            accuracy.add_row("" if number else phenomenon, model.removesuffix("-LM"), *cells)
         accuracy.add_section()
     accuracy.caption = f"* deeper than any training sentence (nesting at most {trained})"
 
@@ -236,7 +236,7 @@ def result_table(results: dict[str, Any]) -> Group:
     return Group(accuracy, others)
 
 
-def _cell(values: list[float], digits: int = 1) -> str:
+def _cell(values: list[float], digits: int) -> str:
     text = f"{mean(values):.{digits}f}"
     if len(values) > 1:
         text += f" [{min(values):.{digits}f}-{max(values):.{digits}f}]"

@@ -567,5 +567,5 @@ def _cross_entropy(logits: Tensor, targets: Tensor, count: Tensor | int | None) 
 
 AutoModelForCausalLM.register(PushdownConfig, PushdownForCausalLM)
 
-# Whoever knows the language model knows the classifier: it registers itself, and builds on the above.
+# Whoever knows the language model knows the classifier, which builds on it and registers itself.
 importlib.import_module("pushdown_lm.classification")
