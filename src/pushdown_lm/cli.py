@@ -45,3 +45,12 @@ def main() -> None:
     except KeyboardInterrupt:
         print("pushdown: interrupted", file=sys.stderr)
         sys.exit(130)
+    finally:
+        _leave_process_group()
+
+
+def _leave_process_group() -> None:
+    """End what `torchrun` began; its threads would otherwise abort the exiting process."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()
