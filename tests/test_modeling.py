@@ -370,6 +370,18 @@ def test_attentions_are_given_when_asked_for() -> None:
     torch.testing.assert_close(output.logits, plain.logits)
 
 
+def test_other_models_of_the_same_configuration_change_nothing() -> None:
+    """Transformers keeps the attention's name in the configuration object."""
+    shared = decoder_config()
+    model = PushdownForCausalLM(PushdownConfig(decoder_config=shared)).eval()
+    with torch.no_grad():
+        for embedding in tape_embeddings(model):
+            embedding.weight.normal_()
+        before = model(IDS, attachments=ATTACHMENTS).logits
+        AutoModelForCausalLM.from_config(shared, attn_implementation="eager")
+        assert torch.equal(model(IDS, attachments=ATTACHMENTS).logits, before)
+
+
 class TestRefusals:
     def test_layer_out_of_range(self) -> None:
         with pytest.raises(ConfigError, match="pushdown_layers: the decoder has layers 0 to 2"):

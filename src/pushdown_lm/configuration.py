@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 from huggingface_hub.dataclasses import strict
@@ -60,6 +61,7 @@ class PushdownConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
+        self.decoder_config = copy.deepcopy(self.decoder_config)  # its attention becomes ours
         decoder = self.decoder
         self.tie_word_embeddings = bool(getattr(decoder, "tie_word_embeddings", False))
         for name in ("bos_token_id", "eos_token_id"):

@@ -203,10 +203,11 @@ class _CellCache(Cache):
 
 
 def _log_prob(logits: Tensor, tokens: Tensor) -> Tensor:
-    """Log-probabilities ``(...)`` of tokens under logits ``(..., V)``."""
-    logits = logits.flatten(0, -2).to(torch.promote_types(logits.dtype, torch.float32))
-    loss = nn.functional.cross_entropy(logits, tokens.flatten(), reduction="none")
-    return -loss.view(tokens.shape)
+    """Log-probabilities ``(...)`` of tokens under logits ``(..., V)``, which it uses up."""
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    largest = logits.amax(-1)
+    chosen = logits.gather(-1, tokens[..., None])[..., 0] - largest
+    return chosen - logits.sub_(largest[..., None]).exp_().sum(-1).log()
 
 
 def _blocks(decoder: nn.Module) -> list[nn.Module]:
