@@ -33,6 +33,7 @@ def test_demo_end_to_end(tmp_path: Path) -> None:
         assert 0 <= figures["parsing_f1"]["shallow"] <= 1
         assert model in done.output
     assert "centre embedding" in done.output
+    assert "| Pushdown-LM, agreement |" in (tmp_path / "table.md").read_text(encoding="utf-8")
     for plot in ("accuracy.png", "surprisals.png"):
         assert (tmp_path / plot).read_bytes().startswith(b"\x89PNG")
 

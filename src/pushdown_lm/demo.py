@@ -97,6 +97,8 @@ def run_demo(out: Path, seeds: Sequence[int], options: DemoOptions) -> dict[str,
         results["seeds"][str(seed)] = _test_models(out, folder, options)
     results["seconds"] = round(time.monotonic() - began, 1)
     write_json(out / "results.json", results)
+    with atomic_write(out / "table.md") as file:
+        file.write(markdown(results))
     _write_plots(out, results, options)
     return results
 
@@ -125,7 +127,7 @@ def _test_models(out: Path, folder: Path, options: DemoOptions) -> dict[str, dic
             "perplexity": {},
             "parsing_f1": {},
             "training": training,
-            "model": str(folder / recipe / MODEL),
+            "model": str((folder / recipe / MODEL).relative_to(out)),
         }
     parts: list[int | str] = [*options.depths, "shallow", "deep"]
     with (
@@ -138,7 +140,7 @@ def _test_models(out: Path, folder: Path, options: DemoOptions) -> dict[str, dic
         ) as pool,
     ):
         jobs = {
-            pool.submit(_test_part, figures[name]["model"], part, out, options): (name, part)
+            pool.submit(_test_part, out / figures[name]["model"], part, out, options): (name, part)
             for part in reversed(parts)  # the long ones first
             for name in MODELS
         }
@@ -150,7 +152,7 @@ def _test_models(out: Path, folder: Path, options: DemoOptions) -> dict[str, dic
     return figures
 
 
-def _test_part(model: str, part: int | str, out: Path, options: DemoOptions) -> dict[str, Any]:
+def _test_part(model: Path, part: int | str, out: Path, options: DemoOptions) -> dict[str, Any]:
     """Accuracy on the suites of a depth, or perplexity and parsing of held-out sentences."""
     scorer = load_scorer(model, beam=options.beam, threshold=options.threshold)
     if isinstance(part, int):
@@ -243,10 +245,30 @@ def _cell(values: list[float], digits: int) -> str:
     return text
 
 
-def show(results: dict[str, Any], console: Console) -> None:
+def markdown(results: dict[str, Any]) -> str:
+    """Accuracy over all suites by depth, for documents."""
+    depths = [str(depth) for depth in results["options"]["depths"]]
+    trained = results["options"]["trained_nesting"]
+    lines = [
+        f"Accuracy on minimal pairs by depth of nesting, %, seeds {', '.join(results['seeds'])}; "
+        f"trained on nesting of at most {trained}",
+        "",
+        "| | " + " | ".join(f"depth {depth}" for depth in depths) + " | parsing F1, deep |",
+        "|---" * (len(depths) + 2) + "|",
+    ]
+    for phenomenon in ("agreement", "all"):
+        for model in MODELS:
+            by_depth = [_values(results, model, "accuracy", depth, phenomenon) for depth in depths]
+            cells = [_cell([100 * value for value in values], 0) for values in by_depth]
+            f1 = _cell([100 * value for value in _values(results, model, "parsing_f1", "deep")], 1)
+            lines.append(f"| {model}, {phenomenon} | {' | '.join(cells)} | {f1} |")
+    return "\n".join(lines) + "\n"
+
+
+def show(out: Path, results: dict[str, Any], console: Console) -> None:
     """The result table, and what the Pushdown-LM makes of one sentence."""
     console.print(result_table(results))
-    scorer = _example_scorer(results)
+    scorer = _example_scorer(out, results)
     console.print(f'The Pushdown-LM\'s parse of "{EXAMPLE}":\n')
     console.print(draw(scorer.parse(EXAMPLE)), highlight=False)
     table = Table(title="Surprisals in bits")
@@ -257,9 +279,9 @@ def show(results: dict[str, Any], console: Console) -> None:
     console.print(table)
 
 
-def _example_scorer(results: dict[str, Any]) -> PushdownScorer:
+def _example_scorer(out: Path, results: dict[str, Any]) -> PushdownScorer:
     first = next(iter(results["seeds"].values()))
-    return PushdownScorer.from_pretrained(first["Pushdown-LM"]["model"])
+    return PushdownScorer.from_pretrained(out / first["Pushdown-LM"]["model"])
 
 
 def _write_plots(out: Path, results: dict[str, Any], options: DemoOptions) -> None:
@@ -271,6 +293,6 @@ def _write_plots(out: Path, results: dict[str, Any], options: DemoOptions) -> No
     }
     with atomic_write(out / "accuracy.png", "wb") as file:
         plots.accuracy_by_depth(file, options.depths, curves, options.trained_nesting)
-    words = _example_scorer(results).analyse([EXAMPLE])[0].words
+    words = _example_scorer(out, results).analyse([EXAMPLE])[0].words
     with atomic_write(out / "surprisals.png", "wb") as file:
         plots.surprisals(file, words)

@@ -31,5 +31,5 @@ def demo(
 
     options = DemoOptions(sentences=sentences, items=items, overrides=tuple(overrides or ()))
     results = run_demo(out, range(first_seed, first_seed + seeds), options)
-    show(results, Console())
-    typer.echo(f"Everything is in {out}: results.json, accuracy.png, surprisals.png, models.")
+    show(out, results, Console())
+    typer.echo(f"Everything is in {out}: results.json, table.md, plots as PNG, and the models.")
