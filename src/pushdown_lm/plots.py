@@ -19,7 +19,6 @@ def accuracy_by_depth(
     for name, accuracies in curves.items():
         axes.plot(depths, [100 * value for value in accuracies], marker="o", label=name)
     axes.axvspan(trained_depth + 0.5, max(depths) + 0.5, alpha=0.1, color="grey")
-    axes.axhline(50, linestyle=":", color="grey")
     axes.set_xlim(min(depths) - 0.5, max(depths) + 0.5)
     axes.set_xticks(list(depths))
     axes.set_xlabel("nesting (shaded: deeper than in training)")
