@@ -10,7 +10,7 @@ export TOKENIZERS_PARALLELISM = false
 # One thread a test worker: two workers with two threads each are slower than either alone.
 TEST_ENV := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
 
-.PHONY: demo test test-slow lint bench clean
+.PHONY: demo test test-slow lint bench readme clean
 
 demo: $(STAMP)
 	$(BIN)/pushdown demo --out runs/demo
@@ -36,6 +36,10 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $(STAMP)
+
+# The tables of the README, from results/.
+readme: $(STAMP)
+	$(BIN)/python -m pushdown_lm.reproduce.readme README.md
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -272,5 +272,5 @@ def test_features_are_clamped_to_their_own_rows() -> None:
     assert tape_features(depth, distance, 3, 4).tolist() == [[[[0, 2]]], [[[6, 4]]]]
     assert tape_features(depth, None, 3, 0).tolist() == [[[[0, 2]]]]
     assert tape_features(depth, distance, 0, 4).tolist() == [[[[3, 1]]]]
-    with pytest.raises(ValueError, match="no stack distance"):
+    with pytest.raises(ValueError, match="no distance"):
         tape_features(depth, None, 3, 4)

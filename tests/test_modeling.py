@@ -67,10 +67,11 @@ def histories(length: int) -> list[list[int]]:
     return found
 
 
+@pytest.mark.parametrize("counts", ["constituents", "open_tokens"])
 @pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
-def test_parallel_equals_incremental(kind: str) -> None:
-    model = pushdown_model(kind, num_distances=5, num_depths=3)
+def test_parallel_equals_incremental(kind: str, counts: str) -> None:
+    model = pushdown_model(kind, num_distances=5, num_depths=3, distance_counts=counts)
     for history in histories(4):
         ids, attachments = IDS[0].tolist(), [*history, 0]
         expected = incremental_log_prob(model, ids, attachments)

@@ -74,6 +74,12 @@ def test_worked_distance() -> None:
     assert distance[4].tolist() == [1, 0, 0, 0, 0, 0]  # ROOT | The dog is happy
 
 
+def test_worked_open_distance() -> None:
+    distance = parse_state(np.array(attachments_from_tree(HAPPY_DOG))).open_distance
+    assert distance[2].tolist() == [0, 0, 0, 0, 0, 0]  # ROOT | The dog: nothing above ROOT is open
+    assert distance[3].tolist() == [1, 1, 1, 0, 0, 0]  # ROOT | The dog | is
+
+
 @given(binary_trees(max_words=20))
 def test_closed_form_equals_algorithm1(tree: Tree) -> None:
     attachments = attachments_from_tree(tree)
@@ -170,6 +176,19 @@ def test_every_history_of_four_words_is_a_path_of_the_stack() -> None:
 
 
 @given(windows())
+def test_open_distance_counts_untouched_tokens(window: tuple[list[int], list[bool]]) -> None:
+    attachments, separators = window
+    expected = [
+        [row[j + 1 :].count(0) for j in range(len(row))]
+        for row in algorithm1(attachments, separators)
+    ]
+    state = parse_state(np.array(attachments), np.array(separators))
+    assert (state.open_distance == square(expected)).all()
+    state = parse_state(torch.tensor(attachments), torch.tensor(separators))
+    assert (state.open_distance.numpy() == square(expected)).all()
+
+
+@given(windows())
 def test_stack_steps_equal_the_parallel_rows(window: tuple[list[int], list[bool]]) -> None:
     attachments, separators = window
     state = parse_state(torch.tensor([attachments]), torch.tensor([separators]))
@@ -182,6 +201,7 @@ def test_stack_steps_equal_the_parallel_rows(window: tuple[list[int], list[bool]
         assert (stack.depth == state.tape[:, position, now]).all()
         assert (stack.opens == state.opens[:, position, now]).all()
         assert (stack.distance == state.distance[:, position, now]).all()
+        assert (stack.open_distance == state.open_distance[:, position, now]).all()
 
 
 @given(st.lists(binary_trees(min_words=2, max_words=8), min_size=1, max_size=4))

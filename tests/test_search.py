@@ -35,6 +35,7 @@ MODELS = {
     "llama": {"decoder": "llama", "pushdown_layers": [1, 2]},
     "windows and soft caps": {"decoder": "gemma2", "pushdown_layers": [1]},
     "distances": {"num_distances": 3},
+    "open distances": {"num_distances": 3, "distance_counts": "open_tokens"},
     "bilinear": {"attachment_head": "bilinear"},
     "one boundary token": {"bos_token_id": EOS},
 }

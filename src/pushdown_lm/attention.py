@@ -38,9 +38,9 @@ class TapeEmbedding(nn.Module):
     """The depth embedding of one attention layer, shared by its heads.
 
     It starts at zero, so that a converted model first computes what it did before. Depths above
-    the table are clamped to its last row. ``num_distances > 0`` adds an embedding of the stack
-    distance (not in the paper): the number of constituents between a token and the top of the
-    stack, which tells how soon a token will be attached to, where depth tells how closed it is.
+    the table are clamped to its last row. ``num_distances > 0`` adds an embedding of the distance
+    between a token and the top of the stack (not in the paper), which tells how soon a token will
+    be attached to, where depth tells how closed it is.
     """
 
     unrotated_query: Tensor | None
@@ -77,7 +77,7 @@ def tape_features(
     features = [depth.clamp(max=num_depths - 1)] if num_depths else []
     if num_distances:
         if distance is None:
-            raise ValueError("the tape embedding has distances, but no stack distance was given")
+            raise ValueError("the tape embedding has distances, but no distance was given")
         features.append(distance.clamp(max=num_distances - 1) + num_depths)
     return torch.stack(features)
 

@@ -15,6 +15,8 @@ Implementation: TypeAlias = Literal["reference", "gather", "tiled", "flex"]
 """The implementations of :mod:`pushdown_lm.attention`."""
 HeadVariant: TypeAlias = Literal["mlp", "bilinear", "all_positions"]
 """The variants of :class:`pushdown_lm.head.AttachmentHead`."""
+DistanceCounts: TypeAlias = Literal["constituents", "open_tokens"]
+"""What the distance of a token counts: :class:`pushdown_lm.oracle.ParseState` has both."""
 
 
 class ConfigError(PushdownError):
@@ -43,7 +45,10 @@ class PushdownConfig(PreTrainedConfig):
     num_depths: int = 64
     """Rows of the depth embedding; greater depths share its last row."""
     num_distances: int = 0
-    """Rows of the stack-distance embedding; 0, as in the paper, for none."""
+    """Rows of the distance embedding; 0, as in the paper, for none."""
+    distance_counts: str = "constituents"
+    """What the distance from a token to the top of the stack counts: all ``constituents``, or only
+    ``open_tokens``, the tokens that no reduce has touched."""
     attention: str = "tiled"
     """An implementation of :mod:`pushdown_lm.attention`."""
     attachment_loss_weight: float = 1.0
@@ -85,6 +90,7 @@ class PushdownConfig(PreTrainedConfig):
             )
         _check_choice("attention", self.attention, get_args(Implementation))
         _check_choice("attachment_head", self.attachment_head, (None, *get_args(HeadVariant)))
+        _check_choice("distance_counts", self.distance_counts, get_args(DistanceCounts))
         if (
             self.num_depths < 0
             or self.num_distances < 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -78,6 +78,20 @@ def progress(label: str, total: float | None, unit: str = "it") -> Iterator[Adva
         lines = _LogLines(label, total, unit)
         yield lines
         lines.close()
+
+
+@contextmanager
+def sentence_progress(label: str, total: int) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar for evaluations, which report how many sentences are done, and of how many."""
+    with progress(label, total, "sentences") as advance:
+        reached = 0
+
+        def report(done: int, _: int) -> None:
+            nonlocal reached
+            advance(done - reached)
+            reached = done
+
+        yield report
 
 
 class _LogLines:

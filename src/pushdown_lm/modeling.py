@@ -34,7 +34,7 @@ from pushdown_lm.attention import ATTENTION_NAME, TapeEmbedding, tape_features
 from pushdown_lm.cache import PushdownCache
 from pushdown_lm.configuration import ConfigError, Implementation, PushdownConfig
 from pushdown_lm.head import AttachmentHead
-from pushdown_lm.oracle import Candidates, Stack, candidates, parse_state
+from pushdown_lm.oracle import Candidates, ParseState, Stack, candidates, parse_state
 
 IGNORED = -100
 """Label of the tokens that the language-model loss leaves out."""
@@ -297,7 +297,7 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
         position = torch.arange(input_ids.shape[1], device=input_ids.device)
         separators = roots & (attachments != position) if config.shared_boundary else None
         state = parse_state(attachments, separators)
-        features = self._features(state.tape, state.distance if config.num_distances else None)
+        features = self._features(state.tape, state)
         return _Structure(features, candidates(attachments, state.opens, roots, words))
 
     def _is_root(self, tokens: Tensor) -> Tensor:
@@ -306,8 +306,12 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
     def _is_end(self, tokens: Tensor) -> Tensor:
         return torch.eq(tokens, self.config.eos_token_id)  # type: ignore[arg-type]
 
-    def _features(self, depth: Tensor, distance: Tensor | None) -> Tensor:
-        return tape_features(depth, distance, self.config.num_depths, self.config.num_distances)
+    def _features(self, depth: Tensor, parse: ParseState | Stack) -> Tensor:
+        config, distance = self.config, None
+        if config.num_distances:
+            counts_open = config.distance_counts == "open_tokens"
+            distance = parse.open_distance if counts_open else parse.distance
+        return tape_features(depth, distance, config.num_depths, config.num_distances)
 
     def _attach(
         self, output: PushdownOutput, input_ids: Tensor, hidden: Tensor, structure: _Structure
@@ -391,8 +395,7 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
 
     def tape_row(self, stack: Stack) -> Tensor:
         """The tape features of the newest token: ``(F, B, 1, L)``."""
-        distance = stack.distance[:, None] if self.config.num_distances else None
-        return self._features(stack.depth[:, None], distance)
+        return self._features(stack.depth, stack)[:, :, None]
 
     def _push(
         self,

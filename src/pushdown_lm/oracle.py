@@ -214,6 +214,11 @@ def _distance(opens: Array) -> Array:
     return _namespace(opens).where(opens, reached - 1, reached)
 
 
+def _open_distance(is_open: Array) -> Array:
+    """How many open tokens lie to the right of each position."""
+    return _count_from_right(is_open) - 1 * is_open
+
+
 def constituent_starts(attachments: Array, separators: Array | None = None) -> Array:
     """``S[..., e]``: where the largest constituent that token e completes starts. ``(..., T)``
 
@@ -248,8 +253,17 @@ class ParseState:
     @property
     def distance(self) -> Array:
         """Stack distance: how many constituents lie to the right of the one that holds j."""
+        return _distance(self.opens) * self._is_read
+
+    @property
+    def open_distance(self) -> Array:
+        """How many open tokens, those that no reduce has touched, lie to the right of j."""
+        return _open_distance((self.tape == 0) & self._is_read) * self._is_read
+
+    @property
+    def _is_read(self) -> Array:
         position = _positions(self.opens)
-        return _distance(self.opens) * (position <= position[:, None])
+        return position <= position[:, None]
 
 
 def parse_state(attachments: Array, separators: Array | None = None) -> ParseState:
@@ -451,6 +465,11 @@ class Stack:
     def distance(self) -> Array:
         """``(N, L)``: constituents to the right of the one that holds each position."""
         return _distance(self.opens)
+
+    @property
+    def open_distance(self) -> Array:
+        """``(N, L)``: open tokens to the right of each position."""
+        return _open_distance(self.depth == 0)
 
     def candidates(self, size: int | None = None) -> tuple[Array, Array]:
         """Legal attachments of the next token: right ends and legality, both ``(N, C)``.

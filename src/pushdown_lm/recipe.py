@@ -114,7 +114,9 @@ class ModelSection(_Section):
     num_depths: Annotated[int, Field(ge=0)] = 64
     """Rows of the depth embedding; deeper tokens share the last."""
     num_distances: Annotated[int, Field(ge=0)] = 0
-    """Rows of the stack-distance embedding; 0 for none."""
+    """Rows of the distance embedding; 0 for none."""
+    distance_counts: Literal["constituents", "open_tokens"] = "constituents"
+    """What the distance from a token to the top of the stack counts."""
     attention: str = "tiled"
     """An implementation of :mod:`pushdown_lm.attention`."""
     attachment_loss_weight: Annotated[float, Field(ge=0)] = 1.0
@@ -137,6 +139,7 @@ class ModelSection(_Section):
             "attachment_head": self.attachment_head,
             "num_depths": self.num_depths,
             "num_distances": self.num_distances,
+            "distance_counts": self.distance_counts,
             "attention": self.attention,
             "attachment_loss_weight": self.attachment_loss_weight,
             "head_dropout": dropout or 0.0,
@@ -212,7 +215,9 @@ class ModelSection(_Section):
                     f"has {getattr(tokenizer, name)}"
                 )
         wanted = {"pushdown_layers": self.layers(config.decoder.num_hidden_layers)}
-        wanted |= self.model_dump(include={"attachment_head", "num_depths", "num_distances"})
+        wanted |= self.model_dump(
+            include={"attachment_head", "num_depths", "num_distances", "distance_counts"}
+        )
         for name in self.model_fields_set & wanted.keys():
             if wanted[name] != getattr(config, name):
                 raise RecipeError(

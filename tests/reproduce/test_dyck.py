@@ -42,9 +42,7 @@ OPTIONS = DyckOptions(
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the results of two models, and their runs."""
     folder = tmp_path_factory.mktemp("dyck")
-    reproduce_dyck(
-        folder / "out", folder / "runs", ["base", "distance"], [0], OPTIONS, "pushdown x"
-    )
+    reproduce_dyck(folder / "out", folder / "runs", ["base", "open"], [0], OPTIONS, "pushdown x")
     return folder
 
 
@@ -54,11 +52,11 @@ def results(folder: Path) -> dict[str, Any]:
 
 def test_results(finished: Path) -> None:
     found = results(finished)
-    assert list(found["models"]) == ["base", "distance"]
+    assert list(found["models"]) == ["base", "open"]
     assert found["rows"] == {"nesting-15-50": "nesting 15-50"}
     assert found["commands"] == ["pushdown x"]
     assert found["versions"]["torch"] == torch.__version__
-    for model in ("base", "distance"):
+    for model in ("base", "open"):
         row = found["seeds"]["0"][model]["rows"]["nesting-15-50"]
         assert row["items"] == len(row["answers"]) == len(row["difficulty"].split()) == 3
         assert row["correct"] == row["answers"].count("1")
@@ -76,7 +74,7 @@ def test_what_is_finished_is_not_done_again(
     with monkeypatch.context() as patch:
         patch.setattr("pushdown_lm.run.run_recipe", fail)
         patch.setattr("pushdown_lm.evals.dyck.evaluate_dyck", fail)
-        reproduce_dyck(finished / "out", finished / "runs", ["base", "distance"], [0], OPTIONS)
+        reproduce_dyck(finished / "out", finished / "runs", ["base", "open"], [0], OPTIONS)
     assert results(finished)["seeds"] == before["seeds"]
 
 
@@ -112,7 +110,7 @@ def test_an_unfinished_run_goes_on(
 def test_report(finished: Path) -> None:
     page = (finished / "out" / "table.md").read_text()
     assert page == markdown(results(finished))
-    header = "| accuracy, % | Base-LM (paper) | Base-LM (here) | Pushdown-LM, stack distance |"
+    header = "| accuracy, % | Base-LM (paper) | Base-LM (here) | Pushdown-LM, open distance |"
     assert header in page
     row = next(line for line in page.splitlines() if line.startswith("| nesting 15-50 | 40.6 |"))
     right = results(finished)["seeds"]["0"]["base"]["rows"]["nesting-15-50"]["correct"]
@@ -123,9 +121,9 @@ def test_report(finished: Path) -> None:
 
 def test_ablations_stand_apart_from_the_paper_s_table(finished: Path) -> None:
     found = results(finished)
-    found["models"]["distance"]["is_ablation"] = True
-    assert "stack distance" not in paper_table(found)
-    assert "| Pushdown-LM, stack distance |" in markdown(found)
+    found["models"]["open"]["is_ablation"] = True
+    assert "open tokens" not in paper_table(found)
+    assert "| Pushdown-LM, open distance |" in markdown(found)
 
 
 def test_curve_bins_the_prefixes_of_all_rows_and_seeds() -> None:
@@ -147,7 +145,8 @@ def test_variants_differ_in_what_they_say(name: str) -> None:
     config = model.config
     assert config.decoder.num_hidden_layers == 6
     assert bool(config.pushdown_layers) == ("base" not in name)
-    assert ("distance" in name) == (config.num_distances > 0)
+    assert name.startswith(("open", "distance")) == (config.num_distances > 0)
+    assert name.startswith("open") == (config.distance_counts == "open_tokens")
     assert ("alone" in name) == (config.num_depths == 0)
     rotary = "rotary" in name or name in ("base", "paper")
     assert config.decoder.no_rope_layers == [int(rotary)] * 6
@@ -173,7 +172,7 @@ def test_command(
         return int(exit_.value.code or 0)
 
     assert run("--models", "transformer") == 2
-    assert "model: expected one of base, paper, distance" in capsys.readouterr().err
+    assert "model: expected one of base, paper, open" in capsys.readouterr().err
     settings = [word for override in TINY for word in ("--set", override)]
     folders = ["--out", str(finished / "quick"), "--runs", str(finished / "quick-runs")]
     arguments = ["--quick", "--models", "paper", "--items", "2", "--rows", "nesting-15-50"]

@@ -29,6 +29,9 @@ def convert(
     num_distances: Annotated[
         int, typer.Option(min=0, help="Rows of the stack-distance embedding; 0 for none.")
     ] = 0,
+    distance_counts: Annotated[
+        str, typer.Option(help="What distances count: constituents or open_tokens.")
+    ] = "constituents",
     head: Annotated[
         str, typer.Option(help="The attachment head: mlp, bilinear, all_positions or none.")
     ] = "mlp",
@@ -56,6 +59,7 @@ def convert(
         eos=eos,
         num_depths=num_depths,
         num_distances=num_distances,
+        distance_counts=distance_counts,
         attachment_head=None if head == "none" else head,
     )
     chosen = ", ".join(map(str, done.pushdown_layers)) or "none"

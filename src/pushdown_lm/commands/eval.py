@@ -7,8 +7,7 @@ evaluation goes on where it stopped. Equal commands give equal numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import islice
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
+from pushdown_lm.console import sentence_progress
 from pushdown_lm.errors import PushdownError
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from pushdown_lm.evals.blimp import MinimalPair
     from pushdown_lm.evals.loading import EvaluationScorer
-    from pushdown_lm.evals.scorer import Progress
 
 app = typer.Typer(help=__doc__, no_args_is_help=True)
 
@@ -291,7 +290,7 @@ def attention(
     reports = {}
     for name, folder in zip(_names(model), model, strict=True):
         scorer = _Model(folder, beam, threshold, allow_unknown).load()
-        with _bar(f"Attention of {name}", total) as progress:
+        with sentence_progress(f"Attention of {name}", total) as progress:
             reports[name] = evaluate_attention(scorer, suites, progress=progress)
     options = {"data": str(data), "punctuation": "cut before the verb", "limit": limit}
     content = {
@@ -357,27 +356,11 @@ def _evaluate(
         if shared is None:
             return
         scorer = shared if cache is None else ScoreCache(shared, cache)
-        with _bar(label, total) as progress:
+        with sentence_progress(label, total) as progress:
             report = evaluation(
                 loaded, scorer, chunk_size=CHUNK * processes().num_processes, progress=progress
             )
         _publish(report.to_json(), report.table(), options, out)
-
-
-@contextmanager
-def _bar(label: str, total: int) -> Iterator[Progress]:
-    """A progress bar for the sentences of an evaluation."""
-    from pushdown_lm.console import progress
-
-    with progress(label, total, "sentences") as advance:
-        reached = 0
-
-        def report(done: int, _: int) -> None:
-            nonlocal reached
-            advance(done - reached)
-            reached = done
-
-        yield report
 
 
 def _publish(

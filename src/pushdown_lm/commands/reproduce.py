@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 app = typer.Typer(help="Run an experiment of the paper and compare.", no_args_is_help=True)
-
-
-@app.callback()
-def _group() -> None:
-    """So that experiments stay subcommands while there is only one."""
 
 
 @app.command()
@@ -27,7 +24,7 @@ def dyck(
     ] = None,
     models: Annotated[
         str, typer.Option(help="Models, separated by commas; also: ablations, all.")
-    ] = "base,paper,distance",
+    ] = "base,paper,open",
     seeds: Annotated[int, typer.Option(min=1, help="Seeds to run and average over.")] = 1,
     first_seed: Annotated[int, typer.Option(min=0)] = 0,
     rows: Annotated[
@@ -63,7 +60,6 @@ def dyck(
         reproduce_dyck,
     )
     from pushdown_lm.reproduce.dyck_report import markdown
-    from pushdown_lm.run import Interrupted
 
     chosen = choose_models(models)
     options = DyckOptions.quick() if quick else DyckOptions()
@@ -75,17 +71,95 @@ def dyck(
         overrides=(*options.overrides, *changes),
     )
     out = out or Path("results", "dyck-quick" if quick else "dyck")
-    command = shlex.join(["pushdown", *sys.argv[1:]])
-    try:
+    with _interruptible():
         results = reproduce_dyck(
             out,
             runs or Path("runs", out.name),
             chosen,
             range(first_seed, first_seed + seeds),
             options,
-            command,
+            _command(),
         )
+    typer.echo(markdown(results))
+
+
+@app.command()
+def sentences(
+    data: Annotated[Path, typer.Option(help="A dataset made by `pushdown data build`.")],
+    trees: Annotated[
+        Path | None, typer.Option(help="Gold trees, for parsing and perplexity.")
+    ] = None,
+    sg: Annotated[
+        Path | None, typer.Option(help="A folder of SG suites; for the attention test too.")
+    ] = None,
+    blimp: Annotated[Path | None, typer.Option(help="A folder of BLiMP paradigms.")] = None,
+    recipe: Annotated[
+        str, typer.Option(help="Of the Pushdown-LM; the Base-LM has no pushdown layers.")
+    ] = "english-small",
+    models: Annotated[str, typer.Option(help="Models, separated by commas.")] = "base,pushdown",
+    out: Annotated[Path, typer.Option(help="Results.")] = Path("results", "sentences"),
+    runs: Annotated[Path | None, typer.Option(help="Models; runs/ and the name of --out.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds to run and average over.")] = 1,
+    first_seed: Annotated[int, typer.Option(min=0)] = 0,
+    beam: Annotated[int, typer.Option(min=1, help="Parses kept for a sentence.")] = 100,
+    threshold: Annotated[
+        float, typer.Option(metavar="NATS", help="Drop parses this far below the best one.")
+    ] = 6.0,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Items of each suite, pairs of each paradigm, trees.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a key of both recipes."),
+    ] = None,
+) -> None:
+    """Base-LM and Pushdown-LM, alike in all else: SG, BLiMP, perplexity, parsing, attention.
+
+    Tests run for which there is data. The same command again goes on where it was interrupted.
+
+    pushdown reproduce sentences --data data/bllip --recipe bllip-lg --trees test.trees
+    --sg sg_suites --blimp blimp --beam 300
+    """
+    from pushdown_lm.reproduce.sentences import SentenceOptions, markdown, reproduce_sentences
+
+    options = SentenceOptions(
+        data=str(data),
+        trees=_text(trees),
+        sg=_text(sg),
+        blimp=_text(blimp),
+        recipe=recipe,
+        overrides=tuple(overrides or ()),
+        beam=beam,
+        threshold=threshold,
+        limit=limit,
+    )
+    with _interruptible():
+        results = reproduce_sentences(
+            out,
+            runs or Path("runs", out.name),
+            [name.strip() for name in models.split(",")],
+            range(first_seed, first_seed + seeds),
+            options,
+            _command(),
+        )
+    typer.echo(markdown(results))
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def _command() -> str:
+    return shlex.join(["pushdown", *sys.argv[1:]])
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """A training that a signal ends says where it can go on, and exits with the signal's code."""
+    from pushdown_lm.run import Interrupted
+
+    try:
+        yield
     except Interrupted as interruption:
         typer.echo(f"pushdown: {interruption}", err=True)
         raise typer.Exit(interruption.exit_code) from None
-    typer.echo(markdown(results))

@@ -10,12 +10,10 @@ What is finished in RUNS is not done again, and the results are of all that is f
 from __future__ import annotations
 
 import json
-import platform
 import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +21,11 @@ import torch
 
 from pushdown_lm.console import error_console, progress
 from pushdown_lm.dyck import FURTHER_ROWS, PAPER_ROWS, Dyck, Row, build_dyck_data, symbol_ids
-from pushdown_lm.errors import PushdownError
 from pushdown_lm.files import atomic_write, write_json
 from pushdown_lm.recipe import Recipe, load_recipe
+from pushdown_lm.reproduce.experiment import ReproductionError, ensure_trained, provenance
 
 ROPE_ON, ROPE_OFF = (f"model.decoder.no_rope_layers={[on] * 6}" for on in (1, 0))
-
-
-class ReproductionError(PushdownError):
-    """An experiment that cannot be run as asked."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +62,7 @@ MODELS = {
             "nesting-15-50": 68.3,
         },
     ),
-    "distance": Variant("Pushdown-LM, stack distance", "dyck-distance"),
+    "open": Variant("Pushdown-LM, open distance", "dyck-open"),
 }
 ABLATIONS = {
     "base-nopos": Variant("Base-LM, no positions", "dyck-base", (ROPE_OFF,)),
@@ -76,20 +70,14 @@ ABLATIONS = {
     "closed-nopos": Variant(
         "closed or open, no positions", "dyck-distance", ("model.num_distances=0",)
     ),
-    "distance-alone": Variant(
-        "stack distance alone, no positions", "dyck-distance", ("model.num_depths=0",)
+    "open-alone": Variant("open tokens alone, no positions", "dyck-open", ("model.num_depths=0",)),
+    "open-depth": Variant(
+        "depth and open tokens, no positions", "dyck-open", ("model.num_depths=64",)
     ),
-    "depth-distance": Variant(
-        "depth and stack distance, no positions", "dyck-distance", ("model.num_depths=64",)
-    ),
+    "open-rotary": Variant("closed or open and open tokens, rotary", "dyck-open", (ROPE_ON,)),
+    "distance": Variant("closed or open and stack distance, no positions", "dyck-distance"),
     "closed-rotary": Variant(
         "closed or open, rotary", "dyck-distance", ("model.num_distances=0", ROPE_ON)
-    ),
-    "distance-rotary": Variant(
-        "closed or open and stack distance, rotary", "dyck-distance", (ROPE_ON,)
-    ),
-    "distance-64": Variant(
-        "64 stack distances, no positions", "dyck-distance", ("model.num_distances=64",)
     ),
 }
 """What the parts of the tape and the positions are good for."""
@@ -107,8 +95,8 @@ class DyckOptions:
     rows: tuple[str, ...] = tuple(ROWS)
     items: int = 500
     """Prefixes of each row and seed."""
-    beam: int = 8
-    threshold: float = 4.0
+    beam: int = 4
+    threshold: float = 2.0
     """Nats below the best entry at which search drops an entry."""
     overrides: tuple[str, ...] = ()
     """``key=value`` overrides of all recipes."""
@@ -128,7 +116,6 @@ class DyckOptions:
                 "training.lr=3e-3",
                 "training.warmup_steps=50",
                 "training.tokens_per_batch=3_000",
-                "training.eval_every=null",
             ),
         )
 
@@ -204,23 +191,15 @@ def _recipe(model: str, seed: int, options: DyckOptions) -> Recipe:
 
 
 def _trained(folder: Path, model: str, seed: int, options: DyckOptions) -> Path:
-    """The run folder of a trained model; an unfinished run is continued, a finished one kept."""
-    from pushdown_lm.run import RECIPE, is_finished, run_recipe
-
-    run, recipe = folder / model, _recipe(model, seed, options)
-    started = (run / RECIPE).exists()
-    if started:
-        earlier = load_recipe(run / RECIPE)
-        if (earlier.model, earlier.training) != (recipe.model, recipe.training):
-            raise ReproductionError(
-                f"{run}: was trained with other settings; choose another --runs folder or delete it"
-            )
-    if not is_finished(run):
-        data = build_dyck_data(
+    """The run folder of a trained model."""
+    ensure_trained(
+        folder / model,
+        _recipe(model, seed, options),
+        lambda: build_dyck_data(
             folder / "data", train=options.strings, valid=options.held_out, seed=seed
-        )
-        run_recipe(recipe, data, run, resume=started)
-    return run
+        ),
+    )
+    return folder / model
 
 
 def _test(run: Path, seed: int, options: DyckOptions) -> None:
@@ -292,14 +271,8 @@ def _results(out: Path, runs: Path, options: DyckOptions, command: str) -> dict[
     rows = {
         row for of_seed in seeds.values() for result in of_seed.values() for row in result["rows"]
     }
-    packages = ("pushdown-lm", "torch", "transformers", "numpy")
     return {
-        "commands": _commands(out, command),
-        "versions": {
-            "python": platform.python_version(),
-            **{package: version(package) for package in packages},
-        },
-        "machine": {"processor": platform.machine(), "threads": torch.get_num_threads()},
+        **provenance(out, command),
         "options": asdict(options),
         "rows": {name: row.title for name, row in ROWS.items() if name in rows},
         "models": {
@@ -324,11 +297,3 @@ def _model_result(run: Path, options: DyckOptions) -> dict[str, Any] | None:
     if not rows:
         return None
     return {"training": json.loads((run / METRICS).read_text(encoding="utf-8")), "rows": rows}
-
-
-def _commands(out: Path, command: str) -> list[str]:
-    """The commands that the results come from, this one last."""
-    earlier: list[str] = []
-    if (out / "results.json").exists():
-        earlier = json.loads((out / "results.json").read_text(encoding="utf-8"))["commands"]
-    return [*(line for line in earlier if line != command), *([command] if command else [])]

@@ -10,6 +10,7 @@ from typing import Any
 
 from pushdown_lm.evals.dyck import wilson_interval
 from pushdown_lm.files import atomic_write
+from pushdown_lm.reproduce.experiment import markdown_table
 
 Results = dict[str, Any]
 Rows = Sequence[dict[str, Any]]
@@ -54,18 +55,13 @@ def _mean(rows: Rows, key: str) -> str:
     return f"{100 * mean(row[key] for row in rows):.2f}" if rows else ""
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
-
-
 def _by_model(results: Results, title: str, cell: Callable[[Rows], str]) -> str:
     """A table with a line for each model and a column for each row of the test."""
     lines = [
         [model["title"], *(cell(_rows(results, name, row)) for row in results["rows"])]
         for name, model in results["models"].items()
     ]
-    return _table([title, *results["rows"].values()], lines)
+    return markdown_table([title, *results["rows"].values()], lines)
 
 
 def paper_table(results: Results) -> str:
@@ -80,7 +76,7 @@ def paper_table(results: Results) -> str:
             columns.append([f"{paper[row]:.1f}" if row in paper else "" for row in results["rows"]])
         header.append(f"{model['title']} (here)" if paper else model["title"])
         columns.append([_share(_rows(results, name, row), "correct") for row in results["rows"]])
-    return _table(header, list(zip(results["rows"].values(), *columns, strict=True)))
+    return markdown_table(header, list(zip(results["rows"].values(), *columns, strict=True)))
 
 
 def markdown(results: Results) -> str:
@@ -136,7 +132,9 @@ def _training_table(results: Results) -> str:
         ]
         recipe = " ".join([model["recipe"], *(f"`{change}`" for change in model["overrides"])])
         lines.append([model["title"], recipe, str(len(metrics)), *cells])
-    return _table(["model", "recipe", "seeds", *(title for title, _ in columns.values())], lines)
+    return markdown_table(
+        ["model", "recipe", "seeds", *(title for title, _ in columns.values())], lines
+    )
 
 
 # ------------------------------------------------------------------ plot

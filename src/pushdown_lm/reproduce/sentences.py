@@ -1,0 +1,337 @@
+"""Sentence-level language models (section 4.2): Base-LM and Pushdown-LM on the paper's tests.
+
+    RUNS/seed0/base, RUNS/seed0/pushdown    training runs; with each, evals/SUITE.json
+    OUT/results.json, table.md
+
+What is finished in RUNS is not done again, and the results are of all that is finished there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from pushdown_lm.console import error_console, sentence_progress
+from pushdown_lm.data import load_data
+from pushdown_lm.evals.loading import EvaluationScorer, load_scorer
+from pushdown_lm.evals.scorer import ScoreCache
+from pushdown_lm.files import atomic_write, write_json
+from pushdown_lm.recipe import load_recipe
+from pushdown_lm.reproduce.experiment import (
+    ReproductionError,
+    ensure_trained,
+    markdown_table,
+    provenance,
+)
+from pushdown_lm.run import METRICS, MODEL
+
+TITLES = {"base": "Base-LM", "pushdown": "Pushdown-LM"}
+CHANGES = {"base": ["model.pushdown_layers=none"], "pushdown": []}
+"""What each model changes in the recipe."""
+CHUNK = 128
+"""Sentences that are scored before the results are remembered."""
+
+Report = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class SentenceOptions:
+    """What the models are trained on and tested with."""
+
+    data: str
+    """A dataset made by `pushdown data build`."""
+    trees: str | None = None
+    """Gold trees, for parsing and perplexity."""
+    sg: str | None = None
+    """A folder of SG suites; also for the attention on distractors."""
+    blimp: str | None = None
+    """A folder of BLiMP paradigms."""
+    recipe: str = "english-small"
+    """Of the Pushdown-LM; the Base-LM is the same without pushdown layers."""
+    overrides: tuple[str, ...] = ()
+    """``key=value`` overrides of both recipes."""
+    beam: int = 100
+    threshold: float | None = 6.0
+    limit: int | None = None
+    """Items of each suite, pairs of each paradigm, trees of each file."""
+
+    @property
+    def evaluation(self) -> Report:
+        """What the result of a suite depends on, besides the model."""
+        names = ("trees", "sg", "blimp", "beam", "threshold", "limit")
+        return {name: getattr(self, name) for name in names}
+
+
+Evaluation = Callable[[EvaluationScorer, Path, SentenceOptions], Report]
+
+
+def reproduce_sentences(
+    out: str | Path,
+    runs: str | Path,
+    models: Sequence[str],
+    seeds: Sequence[int],
+    options: SentenceOptions,
+    command: str = "",
+) -> Report:
+    """Train and test every model with every seed; the results of all that ``runs`` holds.
+
+    The results and the table are written to ``out`` after each model.
+    """
+    out, runs = Path(out), Path(runs)
+    unknown = [model for model in models if model not in TITLES]
+    if unknown:
+        raise ReproductionError(f"model: expected one of {', '.join(TITLES)}, got {unknown[0]!r}")
+    results: Report = {}
+    for seed in seeds:
+        for model in models:
+            error_console().print(f"{TITLES[model]}, seed {seed}", highlight=False)
+            run = runs / f"seed{seed}" / model
+            changes = [*options.overrides, f"training.seed={seed}", *CHANGES[model]]
+            recipe = load_recipe(options.recipe, changes)
+            ensure_trained(run, recipe, lambda: load_data(options.data))
+            _test(run, options)
+            results = _results(out, runs, options, command)
+            write_json(out / "results.json", results)
+            with atomic_write(out / "table.md") as file:
+                file.write(markdown(results))
+    return results
+
+
+# ------------------------------------------------------------------ one model
+
+
+def _test(run: Path, options: SentenceOptions) -> None:
+    """Write the results of the suites that have none yet."""
+    missing = [suite for suite in _chosen(options) if _suite_result(run, suite, options) is None]
+    if not missing:
+        return
+    scorer = load_scorer(run / MODEL, beam=options.beam, threshold=options.threshold)
+    for suite in missing:
+        evaluate, _ = EVALUATIONS[suite]
+        report = evaluate(scorer, run / "evals", options)
+        write_json(_suite_file(run, suite), {**report, "options": options.evaluation})
+
+
+def _chosen(options: SentenceOptions) -> list[str]:
+    """The suites that there is data for."""
+    given = {"sg": options.sg, "trees": options.trees, "blimp": options.blimp}
+    return [suite for suite, (_, source) in EVALUATIONS.items() if given[source] is not None]
+
+
+def _attention(scorer: EvaluationScorer, folder: Path, options: SentenceOptions) -> Report:
+    from pushdown_lm.evals.attention import REGIONS, agreement_prefixes, evaluate_attention
+
+    suites = _suites(options, tuple(REGIONS))
+    total = sum(len(agreement_prefixes(suite, REGIONS[suite.name])) for suite in suites)
+    with sentence_progress("Attention", total) as progress:
+        return evaluate_attention(scorer, suites, progress=progress).to_json()
+
+
+def _parsing(scorer: EvaluationScorer, folder: Path, options: SentenceOptions) -> Report:
+    from pushdown_lm.evals.parsing import evaluate_parsing
+
+    gold = _gold_trees(options)
+    with sentence_progress("Parsing", len(gold)) as progress:
+        return evaluate_parsing(
+            _remembering(scorer, folder), gold, chunk_size=CHUNK, progress=progress
+        ).to_json()
+
+
+def _perplexity(scorer: EvaluationScorer, folder: Path, options: SentenceOptions) -> Report:
+    from pushdown_lm.evals.tree_perplexity import evaluate_tree_perplexity
+
+    gold = _gold_trees(options)
+    with sentence_progress("Perplexity", len(gold)) as progress:
+        return evaluate_tree_perplexity(
+            scorer,
+            gold,
+            through=_remembering(scorer, folder),
+            chunk_size=CHUNK,
+            progress=progress,
+        ).to_json()
+
+
+def _blimp(scorer: EvaluationScorer, folder: Path, options: SentenceOptions) -> Report:
+    from pushdown_lm.evals.blimp import evaluate_blimp, load_blimp
+
+    paradigms: dict[str, list[Any]] = {}
+    for pair in load_blimp(Path(options.blimp or "")):
+        paradigms.setdefault(pair.paradigm, []).append(pair)
+    pairs = [pair for members in paradigms.values() for pair in members[: options.limit]]
+    sentences = {sentence for pair in pairs for sentence in (pair.good, pair.bad)}
+    with sentence_progress("BLiMP", len(sentences)) as progress:
+        return evaluate_blimp(
+            _remembering(scorer, folder), pairs, chunk_size=CHUNK, progress=progress
+        ).to_json()
+
+
+def _sg(scorer: EvaluationScorer, folder: Path, options: SentenceOptions) -> Report:
+    from pushdown_lm.evals.sg import SUITE_SETS, evaluate_sg
+
+    suites = _suites(options, tuple(SUITE_SETS["31"]))
+    total = sum(len(item.conditions) for suite in suites for item in suite.items)
+    with sentence_progress("SG", total) as progress:
+        return evaluate_sg(
+            _remembering(scorer, folder), suites, chunk_size=CHUNK, progress=progress
+        ).to_json()
+
+
+EVALUATIONS: dict[str, tuple[Evaluation, str]] = {
+    "attention": (_attention, "sg"),
+    "parsing": (_parsing, "trees"),
+    "perplexity": (_perplexity, "trees"),
+    "blimp": (_blimp, "blimp"),
+    "sg": (_sg, "sg"),
+}
+"""Each suite and the data that it needs, cheapest first."""
+
+
+def _remembering(scorer: EvaluationScorer, folder: Path) -> ScoreCache:
+    return ScoreCache(scorer, folder / "scores.jsonl")
+
+
+def _suites(options: SentenceOptions, names: Sequence[str]) -> list[Any]:
+    from pushdown_lm.evals.sg import load_suites
+
+    suites = load_suites(Path(options.sg or ""), names)
+    return [replace(suite, items=suite.items[: options.limit]) for suite in suites]
+
+
+def _gold_trees(options: SentenceOptions) -> list[Any]:
+    from pushdown_lm.trees import binarize, read_trees
+
+    return [binarize(tree) for tree in list(read_trees(options.trees or ""))[: options.limit]]
+
+
+def _suite_file(run: Path, suite: str) -> Path:
+    return run / "evals" / f"{suite}.json"
+
+
+def _suite_result(run: Path, suite: str, options: SentenceOptions) -> Report | None:
+    """What an earlier test with the same settings has found."""
+    path = _suite_file(run, suite)
+    if not path.exists():
+        return None
+    report: Report = json.loads(path.read_text(encoding="utf-8"))
+    return report if report["options"] == options.evaluation else None
+
+
+# ------------------------------------------------------------------ results
+
+
+def _results(out: Path, runs: Path, options: SentenceOptions, command: str) -> Report:
+    """Everything that is finished in ``runs`` and was tested with these options."""
+    seeds: Report = {}
+    for folder in sorted(runs.glob("seed*"), key=lambda folder: int(folder.name[len("seed") :])):
+        for model in TITLES:
+            found = {
+                suite: report
+                for suite in _chosen(options)
+                if (report := _suite_result(folder / model, suite, options)) is not None
+            }
+            if found:
+                training = json.loads((folder / model / METRICS).read_text(encoding="utf-8"))
+                of_seed = seeds.setdefault(folder.name[len("seed") :], {})
+                of_seed[model] = {"training": training, **found}
+    return {**provenance(out, command), "options": asdict(options), "seeds": seeds}
+
+
+FIGURES: dict[str, tuple[tuple[str, ...], float, str]] = {
+    "SG suites (31), accuracy, %": (("sg", "accuracy"), 100, ".1f"),
+    "BLiMP, accuracy, %": (("blimp", "accuracy"), 100, ".1f"),
+    "perplexity of a word": (
+        ("perplexity", "perplexities", "marginal", "word_perplexity"),
+        1,
+        ".1f",
+    ),
+    "perplexity of a token": (
+        ("perplexity", "perplexities", "marginal", "token_perplexity"),
+        1,
+        ".1f",
+    ),
+    "parsing F1": (("parsing", "model", "f1"), 100, ".1f"),
+    "parsing F1, right-branching trees": (
+        ("parsing", "baselines", "right-branching", "f1"),
+        100,
+        ".1f",
+    ),
+    "attention on the head noun, %": (("attention", "head"), 100, ".2f"),
+    "attention on the distractor, %": (("attention", "distractor"), 100, ".2f"),
+    "training, seconds": (("training", "training_seconds"), 1, ",.0f"),
+    "parameters": (("training", "parameters"), 1, ",.0f"),
+}
+"""Title, place in the results, factor and format of each line of the table."""
+
+
+def comparison(results: Report) -> str:
+    """The models beside each other: means over seeds, with the range where there are several."""
+    rows = []
+    for title, (path, factor, pattern) in FIGURES.items():
+        cells = [_cell(_values(results, model, path), factor, pattern) for model in TITLES]
+        if any(cells):
+            rows.append([title, *cells])
+    return markdown_table(["", *TITLES.values()], rows)
+
+
+def _values(results: Report, model: str, path: Sequence[str]) -> list[float]:
+    """A figure of a model, from each seed that has it."""
+    values = []
+    for of_seed in results["seeds"].values():
+        value: Any = of_seed.get(model, {})
+        for key in path:
+            value = value.get(key, {})
+        if value != {}:
+            values.append(float(value))
+    return values
+
+
+def _cell(values: Sequence[float], factor: float, pattern: str) -> str:
+    if not values:
+        return ""
+    average = format(factor * mean(values), pattern)
+    if len(values) == 1:
+        return average
+    low, high = (format(factor * bound, pattern) for bound in (min(values), max(values)))
+    return f"{average} [{low} to {high}]"
+
+
+def _by_part(results: Report, suite: str, parts: str) -> str:
+    """Accuracies by circuit or field."""
+    names: dict[str, None] = {}
+    for of_seed in results["seeds"].values():
+        for found in of_seed.values():
+            names |= dict.fromkeys(found.get(suite, {}).get(parts, {}))
+    rows = [
+        [
+            name,
+            *(_cell(_values(results, model, (suite, parts, name)), 100, ".1f") for model in TITLES),
+        ]
+        for name in names
+    ]
+    return markdown_table(["accuracy, %", *TITLES.values()], rows)
+
+
+def markdown(results: Report) -> str:
+    """The whole report."""
+    options = results["options"]
+    versions = ", ".join(f"{name} {number}" for name, number in results["versions"].items())
+    commands = "\n".join(f"    {command}" for command in results["commands"])
+    parts = [
+        "# Sentence-level language models\n",
+        f"Recipe {options['recipe']}, seeds {', '.join(results['seeds'])}; Pushdown-LM scored with "
+        f"beam {options['beam']} and threshold {options['threshold']} nats, Base-LM exactly; both "
+        "parse by beam search.\n",
+        comparison(results),
+        "## SG circuits\n",
+        _by_part(results, "sg", "circuits"),
+        "## BLiMP fields\n",
+        _by_part(results, "blimp", "fields"),
+        "## How to make this page\n",
+        f"{commands}\n",
+        f"{versions}; {results['machine']['threads']} threads.\n",
+    ]
+    return "\n".join(parts)
