@@ -72,6 +72,8 @@ class SearchResult:
     """log p(x, r) of each entry."""
     log_open_joints: tuple[float, ...]
     """The same without EOS: log p(x_1 .. x_n, r), for sentences that go on."""
+    hidden: Tensor
+    """``(K, d)``: of each entry, the last hidden state that its next token is predicted from."""
     log_dropped: float
     """Log of all probability that the beam and the threshold dropped; -inf if nothing was."""
     lost_nats: float
@@ -289,7 +291,7 @@ def _search_batch(
     log_prefixes = torch.zeros(count, width, dtype=torch.float64, device=device)
     dropped = torch.zeros_like(log_prefixes)  # share of Z_t
     num_cells = torch.zeros(count, dtype=torch.long, device=device)
-    ended: dict[int, tuple[_Beam, Tensor]] = {}
+    ended: dict[int, tuple[_Beam, Tensor, Tensor]] = {}
 
     with entry_decoder(model, input_ids) as decoder:
         parent = every
@@ -303,7 +305,7 @@ def _search_batch(
             ends = end[beam.sentence] == position
             for number in (end == position).nonzero()[:, 0].tolist():
                 own = beam.sentence == number
-                ended[number] = beam.select(own), open_score[own]
+                ended[number] = beam.select(own), open_score[own], hidden[own]
             if ends.all():
                 break
             scores, index, legal = _attachment_scores(
@@ -380,7 +382,12 @@ def _dropped_share(score: Tensor, sentence: Tensor, kept: Tensor, log_prefix: Te
 
 
 def _result(
-    beam: _Beam, open_score: Tensor, log_prefixes: Tensor, dropped: Tensor, num_cells: int
+    beam: _Beam,
+    open_score: Tensor,
+    hidden: Tensor,
+    log_prefixes: Tensor,
+    dropped: Tensor,
+    num_cells: int,
 ) -> SearchResult:
     end = beam.history.shape[1] + 2
     log_prefixes, dropped = log_prefixes[1:end], dropped[1:end]
@@ -394,6 +401,7 @@ def _result(
         histories=beam.history[order],
         log_joints=tuple(beam.score[order].tolist()),
         log_open_joints=tuple(open_score[order].tolist()),
+        hidden=hidden[order],
         log_dropped=float((dropped.log() + log_prefixes).logsumexp(0)),
         lost_nats=float((-torch.log1p(-dropped.clamp(max=1.0))).sum()),
         num_cells=num_cells,

@@ -30,7 +30,7 @@ from pushdown_lm.batching import Collator
 from pushdown_lm.console import Advance
 from pushdown_lm.dyck import Prefix
 from pushdown_lm.modeling import IGNORED, PushdownForCausalLM
-from pushdown_lm.search import SearchError, search_batches
+from pushdown_lm.search import SearchError, SearchResult, search_batches
 
 PAIRS = 1 << 22
 """Pairs of positions, B x T x T, of one parallel pass."""
@@ -119,7 +119,7 @@ def evaluate_dyck(
             gold = torch.from_numpy(prefixes[number].attachments.astype(np.int64))
             right = (result.histories[0].cpu() == gold)[1:].sum()
             scores.right_attachments[number] = int(right)
-            log_prob = task.mixture(number, result.histories, result.log_open_joints)
+            log_prob = task.mixture(result)
             scores.correct[number] = task.is_right([number], log_prob[None])[0]
             _report(advance, 1)
     return scores
@@ -186,16 +186,12 @@ class _Task:
         margin = margin.masked_fill(output.attachment_targets == IGNORED, torch.inf)
         return log_probs.cpu(), margin.amin(-1).cpu()
 
-    def mixture(self, number: int, histories: Tensor, log_weights: Sequence[float]) -> Tensor:
+    def mixture(self, result: SearchResult) -> Tensor:
         """Log-probabilities ``(K,)`` of the closing brackets, summed over the parses of a beam."""
-        parses = histories.tolist()
-        size = max(1, PAIRS // (len(self.tokens[number]) + 1) ** 2)
-        parts = [
-            self.read([number] * len(part), part)[0]
-            for part in (parses[start : start + size] for start in range(0, len(parses), size))
-        ]
-        weights = torch.tensor(log_weights, dtype=torch.float64).log_softmax(0)
-        return (torch.cat(parts) + weights[:, None]).logsumexp(0)
+        logits: Tensor = self.model.get_output_embeddings()(result.hidden)
+        log_probs = logits.double().log_softmax(-1)[:, self.closing].cpu()
+        weights = torch.tensor(result.log_open_joints, dtype=torch.float64).log_softmax(0)
+        return (log_probs + weights[:, None]).logsumexp(0)
 
     def is_right(self, numbers: Sequence[int], log_probs: Tensor) -> NDArray[np.bool_]:
         """Whether the answer is more probable than any other closing bracket: a tie is wrong."""
