@@ -113,25 +113,21 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
         name_or_folder: str | Path,
         *,
         pushdown_layers: Iterable[int] | None = None,
-        gguf_file: str | None = None,
         load_options: dict[str, Any] | None = None,
         **options: Any,
     ) -> PushdownForCausalLM:
         """Put Pushdown Layers into a pretrained language model.
 
-        Until it is trained, the model computes what the original does.
+        Until it is trained, the model computes what the original does. GGUF files, whose weights
+        must be unpacked first, go through :func:`pushdown_lm.convert.convert`.
 
         Args:
             name_or_folder: as for ``AutoModelForCausalLM.from_pretrained``.
             pushdown_layers: indices of layers; all if left out.
-            gguf_file: a GGUF file in that folder.
             load_options: further arguments of ``from_pretrained``.
             options: further fields of :class:`PushdownConfig`.
         """
-        extra = dict(load_options or {})
-        if gguf_file is not None:
-            extra["gguf_file"] = gguf_file
-        decoder = AutoModelForCausalLM.from_pretrained(str(name_or_folder), **extra)
+        decoder = AutoModelForCausalLM.from_pretrained(str(name_or_folder), **load_options or {})
         return cls.from_lm(decoder, pushdown_layers=pushdown_layers, **options)
 
     @classmethod

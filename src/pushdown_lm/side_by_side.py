@@ -11,7 +11,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from pushdown_lm.checkpoint import checkpoints
@@ -28,7 +29,7 @@ LOG = "train.log"
 def train_side_by_side(runs: Mapping[Path, str], data: Path, settings: Sequence[str] = ()) -> None:
     """Train the recipe of each run folder on the same dataset, all at once.
 
-    Finished runs are left alone and interrupted ones resumed. An interruption here is passed on:
+    Finished runs are left alone and interrupted ones resumed. Ctrl-C and SIGTERM are passed on:
     every training saves a checkpoint first.
 
     Raises:
@@ -43,7 +44,8 @@ def train_side_by_side(runs: Mapping[Path, str], data: Path, settings: Sequence[
         run: _start(run, recipe, data, settings, threads) for run, recipe in waiting.items()
     }
     try:
-        with progress(f"Training {' and '.join(waiting.values())}", steps or None, "steps") as go:
+        title = f"Training {' and '.join(waiting.values())}"
+        with _exit_on_sigterm(), progress(title, steps or None, "steps") as go:
             done = 0
             while any(child.poll() is None for child in children.values()):
                 time.sleep(POLL_SECONDS)
@@ -58,6 +60,16 @@ def train_side_by_side(runs: Mapping[Path, str], data: Path, settings: Sequence[
         for child in children.values():
             child.wait()
     _check(children)
+
+
+@contextmanager
+def _exit_on_sigterm() -> Iterator[None]:
+    """Leave by an exception, which Python does of itself at Ctrl-C only."""
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _start(
