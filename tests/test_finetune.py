@@ -26,6 +26,7 @@ from pushdown_lm.adaptation import (
 )
 from pushdown_lm.checkpoint import load_model
 from pushdown_lm.configuration import PushdownConfig
+from pushdown_lm.errors import PushdownError
 from pushdown_lm.finetune import (
     FinetuneError,
     FinetuneOptions,
@@ -37,7 +38,7 @@ from pushdown_lm.finetune import (
 from pushdown_lm.glue import TASKS, load_examples
 from pushdown_lm.modeling import PushdownForCausalLM
 from pushdown_lm.oracle import tree_from_attachments
-from pushdown_lm.parse_cache import ParseCache, ParseCacheError
+from pushdown_lm.parse_cache import ParseCache
 from pushdown_lm.pushdown_scorer import PushdownScorer
 from pushdown_lm.search import search
 from pushdown_lm.tokenization import train_bpe
@@ -365,7 +366,7 @@ def test_parses_are_found_once(
 
 def test_a_file_that_is_no_cache(scorer: PushdownScorer, tmp_path: Path) -> None:
     (tmp_path / "parses.jsonl").write_text("hello\n")
-    with pytest.raises(ParseCacheError, match=r"parses\.jsonl:1: expected a parse"):
+    with pytest.raises(PushdownError, match=r"parses\.jsonl:1: expected a parse"):
         ParseCache(tmp_path / "parses.jsonl", scorer.model, beam=2)
 
 

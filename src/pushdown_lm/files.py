@@ -1,14 +1,16 @@
-"""Writing files whole or not at all."""
+"""Files that are written whole or not at all, and files that are appended to."""
 
 from __future__ import annotations
 
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
+
+from pushdown_lm.errors import PushdownError
 
 
 @contextmanager
@@ -38,6 +40,28 @@ def write_json(path: str | Path, value: Any) -> None:
     with atomic_write(path) as file:
         json.dump(value, file, indent=2, ensure_ascii=False, sort_keys=False)
         file.write("\n")
+
+
+def read_appended(path: Path, what: str, fields: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """These fields of each record of a JSON Lines file that is appended to.
+
+    A last line that a crash cut short is removed from the file; any other bad line is an error,
+    which says that ``what`` was expected.
+    """
+    text = path.read_bytes()
+    complete = text[: text.rfind(b"\n") + 1]
+    if len(complete) < len(text):
+        with path.open("r+b") as file:
+            file.truncate(len(complete))
+    for number, line in enumerate(complete.splitlines(), start=1):
+        try:
+            record = json.loads(line)
+            values = tuple(record[field] for field in fields)
+        except (ValueError, KeyError, TypeError) as error:
+            raise PushdownError(
+                f"{path}:{number}: expected {what} ({', '.join(fields)}), got {line[:60]!r}"
+            ) from error
+        yield values
 
 
 def _umask() -> int:

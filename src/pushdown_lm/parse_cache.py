@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from pushdown_lm.console import progress
-from pushdown_lm.errors import PushdownError
 from pushdown_lm.evals.scorer import weights_fingerprint
+from pushdown_lm.files import read_appended
 from pushdown_lm.modeling import PushdownForCausalLM
 from pushdown_lm.search import DEFAULT_BATCH_CELLS, search_batches
 
@@ -23,10 +23,6 @@ Tokens: TypeAlias = tuple[int, ...]
 
 CPU_BATCH_CELLS = 2048
 """Enough to keep a CPU busy, and little to lose when the search is interrupted."""
-
-
-class ParseCacheError(PushdownError):
-    """A file that is no cache of parses."""
 
 
 class ParseCache:
@@ -53,7 +49,10 @@ class ParseCache:
         self._model_key = hashlib.blake2b(described.encode(), digest_size=8).hexdigest()
         self._known: dict[Tokens, list[int]] = {}
         if self.path.exists():
-            self._read()
+            fields = ("model", "tokens", "attachments")
+            for key, tokens, history in read_appended(self.path, "a parse", fields):
+                if key == self._model_key:
+                    self._known[tuple(tokens)] = history
 
     def __len__(self) -> int:
         """How many parses of this model are known."""
@@ -93,22 +92,3 @@ class ParseCache:
                     file.write(json.dumps(record) + "\n")
                 file.flush()
                 advance(len(batch))
-
-    def _read(self) -> None:
-        """Take the parses of this model; a last line that a crash cut short is dropped."""
-        text = self.path.read_bytes()
-        complete = text[: text.rfind(b"\n") + 1]
-        if len(complete) < len(text):
-            with self.path.open("r+b") as file:
-                file.truncate(len(complete))
-        for number, line in enumerate(complete.splitlines(), start=1):
-            try:
-                record = json.loads(line)
-                key, tokens, history = record["model"], record["tokens"], record["attachments"]
-            except (ValueError, KeyError, TypeError) as error:
-                raise ParseCacheError(
-                    f"{self.path}:{number}: expected a parse (model, tokens, attachments), found "
-                    f"{line[:60]!r}"
-                ) from error
-            if key == self._model_key:
-                self._known[tuple(tokens)] = history

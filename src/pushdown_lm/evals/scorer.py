@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from pushdown_lm.errors import PushdownError
+from pushdown_lm.files import read_appended
 from pushdown_lm.trees import Tree
 
 if TYPE_CHECKING:
@@ -299,7 +300,10 @@ class ScoreCache:
         self._model = hashlib.blake2b(description.encode(), digest_size=8).hexdigest()
         self._known: dict[tuple[str, str], Any] = {}
         if path.exists():
-            self._read()
+            fields = ("model", "kind", "sentence", "value")
+            for model, kind, sentence, value in read_appended(path, "a cached score", fields):
+                if model == self._model:
+                    self._known[kind, json.dumps(sentence)] = value
 
     def describe(self) -> dict[str, Any]:
         return self.scorer.describe()
@@ -354,22 +358,3 @@ class ScoreCache:
                     }
                     file.write(json.dumps(record) + "\n")
         return [self._known[key] for key in keys]
-
-    def _read(self) -> None:
-        text = self.path.read_bytes()
-        complete = text[: text.rfind(b"\n") + 1]
-        if len(complete) < len(text):
-            with self.path.open("r+b") as file:
-                file.truncate(len(complete))
-        for number, line in enumerate(complete.splitlines(), start=1):
-            try:
-                record = json.loads(line)
-                model, kind, sentence = record["model"], record["kind"], record["sentence"]
-                value = record["value"]
-            except (ValueError, KeyError, TypeError) as error:
-                raise PushdownError(
-                    f"{self.path}:{number}: expected a cached score "
-                    f"(model, kind, sentence, value), got {line[:60]!r}"
-                ) from error
-            if model == self._model:
-                self._known[kind, json.dumps(sentence)] = value
