@@ -95,8 +95,8 @@ class DyckOptions:
     rows: tuple[str, ...] = tuple(ROWS)
     items: int = 500
     """Prefixes of each row and seed."""
-    beam: int = 4
-    threshold: float = 2.0
+    beam: int = 8
+    threshold: float = 4.0
     """Nats below the best entry at which search drops an entry."""
     overrides: tuple[str, ...] = ()
     """``key=value`` overrides of all recipes."""
