@@ -74,6 +74,11 @@ ABLATIONS = {
     "open-depth": Variant(
         "depth and open tokens, no positions", "dyck-open", ("model.num_depths=64",)
     ),
+    "open-16": Variant(
+        "closed or open and 16 distances in open tokens, no positions",
+        "dyck-open",
+        ("model.num_distances=16",),
+    ),
     "open-rotary": Variant("closed or open and open tokens, rotary", "dyck-open", (ROPE_ON,)),
     "distance": Variant("closed or open and stack distance, no positions", "dyck-distance"),
     "closed-rotary": Variant(
