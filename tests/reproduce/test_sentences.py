@@ -11,6 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from pushdown_lm.cli import app
+from pushdown_lm.data import DataOptions, build_data
+from pushdown_lm.errors import PushdownError
 from pushdown_lm.evals.loading import load_scorer
 from pushdown_lm.evals.parsing import evaluate_parsing
 from pushdown_lm.grammar import generate
@@ -102,11 +104,53 @@ def test_report(finished: tuple[Path, SentenceOptions]) -> None:
     assert page == markdown(found)
     f1 = [found["seeds"]["0"][model]["parsing"]["model"]["f1"] for model in ("base", "pushdown")]
     assert f"| parsing F1 | {100 * f1[0]:.1f} | {100 * f1[1]:.1f} |" in page
-    assert "SG suites" not in page
+    assert "SG" not in page
+    assert "## BLiMP fields" in page
     assert "    pushdown x" in page
     found["seeds"]["1"] = found["seeds"]["0"]
     same = f"{100 * f1[0]:.1f}"
     assert f"| parsing F1 | {same} [{same} to {same}] |" in comparison(found)
+
+
+def test_what_was_tested_before_stays(finished: tuple[Path, SentenceOptions]) -> None:
+    folder, options = finished
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("runs/*/*/evals/*")}
+    for given in (replace(options, blimp=None), options):
+        reproduce_sentences(folder / "out", folder / "runs", ["base"], [0], given, "pushdown x")
+        assert ("blimp" in results(folder)["seeds"]["0"]["base"]) == (given.blimp is not None)
+    assert before == {path: path.stat().st_mtime_ns for path in folder.glob("runs/*/*/evals/*")}
+
+
+def test_suites_of_syntaxgym(shared_data: Path, tmp_path: Path) -> None:
+    build_data(
+        {"train": list(generate(60, seed=1))}, tmp_path / "data", DataOptions(tokenizer="bpe:300")
+    )
+    options = SentenceOptions(
+        data=str(tmp_path / "data"),
+        sg=str(shared_data / "sg_suites"),
+        recipe=str(TINY),
+        beam=2,
+        limit=1,
+    )
+    found = reproduce_sentences(
+        tmp_path / "out", tmp_path / "runs", ["pushdown"], [0], options, "pushdown x"
+    )
+    model = found["seeds"]["0"]["pushdown"]
+    assert (model["sg"]["items"], model["sg"]["failures"]) == (31, 0)
+    assert 0 < model["attention"]["distractor"] < 1
+    page = (tmp_path / "out" / "table.md").read_text()
+    assert f"| SG suites (31), accuracy, % |  | {100 * model['sg']['accuracy']:.1f} |" in page
+    assert "## SG circuits" in page
+
+
+@pytest.mark.parametrize("source", ["trees", "sg", "blimp"])
+def test_missing_test_data_is_told_before_training(
+    source: str, finished: tuple[Path, SentenceOptions], tmp_path: Path
+) -> None:
+    options = replace(finished[1], **{source: str(tmp_path / "nowhere")})
+    with pytest.raises((PushdownError, OSError), match="nowhere"):
+        reproduce_sentences(tmp_path / "out", tmp_path / "runs", ["base"], [0], options)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_unknown_model(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from pushdown_lm.evals.dyck import wilson_interval
 from pushdown_lm.files import atomic_write
-from pushdown_lm.reproduce.experiment import markdown_table
+from pushdown_lm.reproduce.experiment import how_made, markdown_table
 
 Results = dict[str, Any]
 Rows = Sequence[dict[str, Any]]
@@ -83,8 +83,6 @@ def markdown(results: Results) -> str:
     """The whole report."""
     seeds, options = ", ".join(results["seeds"]), results["options"]
     overrides = f" Overrides: {', '.join(options['overrides'])}." if options["overrides"] else ""
-    versions = ", ".join(f"{name} {number}" for name, number in results["versions"].items())
-    commands = "\n".join(f"    {command}" for command in results["commands"])
     parts = [
         "# Dyck languages\n",
         f"Trained on {options['strings']:,} strings of Dyck_{{20,10}}, seeds {seeds}; "
@@ -105,9 +103,7 @@ def markdown(results: Results) -> str:
         _by_model(results, "whole parses, %", lambda rows: _mean(rows, "whole_parses")),
         "## Training\n",
         _training_table(results),
-        "## How to make this page\n",
-        f"{commands}\n",
-        f"{versions}; {results['machine']['threads']} threads.\n",
+        how_made(results),
     ]
     return "\n".join(parts)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,14 @@ def provenance(out: Path, command: str) -> dict[str, Any]:
         },
         "machine": {"processor": platform.machine(), "threads": torch.get_num_threads()},
     }
+
+
+def how_made(results: Mapping[str, Any]) -> str:
+    """The last section of a report: what :func:`provenance` has noted."""
+    commands = "\n".join(f"    {command}" for command in results["commands"])
+    versions = ", ".join(f"{name} {number}" for name, number in results["versions"].items())
+    threads = results["machine"]["threads"]
+    return f"## How to make this page\n\n{commands}\n\n{versions}; {threads} threads.\n"
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pushdown_lm.console import error_console, sentence_progress
 from pushdown_lm.data import load_data
@@ -24,10 +24,16 @@ from pushdown_lm.recipe import load_recipe
 from pushdown_lm.reproduce.experiment import (
     ReproductionError,
     ensure_trained,
+    how_made,
     markdown_table,
     provenance,
 )
 from pushdown_lm.run import METRICS, MODEL
+
+if TYPE_CHECKING:
+    from pushdown_lm.evals.blimp import MinimalPair
+    from pushdown_lm.evals.sg import Suite
+    from pushdown_lm.trees import Tree
 
 TITLES = {"base": "Base-LM", "pushdown": "Pushdown-LM"}
 CHANGES = {"base": ["model.pushdown_layers=none"], "pushdown": []}
@@ -59,10 +65,9 @@ class SentenceOptions:
     limit: int | None = None
     """Items of each suite, pairs of each paradigm, trees of each file."""
 
-    @property
-    def evaluation(self) -> Report:
+    def of_suite(self, suite: str) -> Report:
         """What the result of a suite depends on, besides the model."""
-        names = ("trees", "sg", "blimp", "beam", "threshold", "limit")
+        names = (EVALUATIONS[suite][1], "beam", "threshold", "limit")
         return {name: getattr(self, name) for name in names}
 
 
@@ -85,6 +90,7 @@ def reproduce_sentences(
     unknown = [model for model in models if model not in TITLES]
     if unknown:
         raise ReproductionError(f"model: expected one of {', '.join(TITLES)}, got {unknown[0]!r}")
+    _check_sources(options)
     results: Report = {}
     for seed in seeds:
         for model in models:
@@ -113,13 +119,22 @@ def _test(run: Path, options: SentenceOptions) -> None:
     for suite in missing:
         evaluate, _ = EVALUATIONS[suite]
         report = evaluate(scorer, run / "evals", options)
-        write_json(_suite_file(run, suite), {**report, "options": options.evaluation})
+        write_json(_suite_file(run, suite), {**report, "options": options.of_suite(suite)})
 
 
 def _chosen(options: SentenceOptions) -> list[str]:
     """The suites that there is data for."""
-    given = {"sg": options.sg, "trees": options.trees, "blimp": options.blimp}
-    return [suite for suite, (_, source) in EVALUATIONS.items() if given[source] is not None]
+    return [suite for suite, (_, source) in EVALUATIONS.items() if getattr(options, source)]
+
+
+def _check_sources(options: SentenceOptions) -> None:
+    """Complain of missing or broken test data before hours of training, not after."""
+    if options.sg is not None:
+        _sg_suites(options)
+    if options.trees is not None:
+        _gold_trees(options)
+    if options.blimp is not None:
+        _pairs(options)
 
 
 def _attention(scorer: EvaluationScorer, folder: Path, options: SentenceOptions) -> Report:
@@ -156,12 +171,9 @@ def _perplexity(scorer: EvaluationScorer, folder: Path, options: SentenceOptions
 
 
 def _blimp(scorer: EvaluationScorer, folder: Path, options: SentenceOptions) -> Report:
-    from pushdown_lm.evals.blimp import evaluate_blimp, load_blimp
+    from pushdown_lm.evals.blimp import evaluate_blimp
 
-    paradigms: dict[str, list[Any]] = {}
-    for pair in load_blimp(Path(options.blimp or "")):
-        paradigms.setdefault(pair.paradigm, []).append(pair)
-    pairs = [pair for members in paradigms.values() for pair in members[: options.limit]]
+    pairs = _pairs(options)
     sentences = {sentence for pair in pairs for sentence in (pair.good, pair.bad)}
     with sentence_progress("BLiMP", len(sentences)) as progress:
         return evaluate_blimp(
@@ -170,9 +182,9 @@ def _blimp(scorer: EvaluationScorer, folder: Path, options: SentenceOptions) -> 
 
 
 def _sg(scorer: EvaluationScorer, folder: Path, options: SentenceOptions) -> Report:
-    from pushdown_lm.evals.sg import SUITE_SETS, evaluate_sg
+    from pushdown_lm.evals.sg import evaluate_sg
 
-    suites = _suites(options, tuple(SUITE_SETS["31"]))
+    suites = _sg_suites(options)
     total = sum(len(item.conditions) for suite in suites for item in suite.items)
     with sentence_progress("SG", total) as progress:
         return evaluate_sg(
@@ -194,14 +206,29 @@ def _remembering(scorer: EvaluationScorer, folder: Path) -> ScoreCache:
     return ScoreCache(scorer, folder / "scores.jsonl")
 
 
-def _suites(options: SentenceOptions, names: Sequence[str]) -> list[Any]:
+def _pairs(options: SentenceOptions) -> list[MinimalPair]:
+    from pushdown_lm.evals.blimp import load_blimp
+
+    paradigms: dict[str, list[MinimalPair]] = {}
+    for pair in load_blimp(Path(options.blimp or "")):
+        paradigms.setdefault(pair.paradigm, []).append(pair)
+    return [pair for members in paradigms.values() for pair in members[: options.limit]]
+
+
+def _sg_suites(options: SentenceOptions) -> list[Suite]:
+    from pushdown_lm.evals.sg import SUITE_SETS
+
+    return _suites(options, tuple(SUITE_SETS["31"]))
+
+
+def _suites(options: SentenceOptions, names: Sequence[str]) -> list[Suite]:
     from pushdown_lm.evals.sg import load_suites
 
     suites = load_suites(Path(options.sg or ""), names)
     return [replace(suite, items=suite.items[: options.limit]) for suite in suites]
 
 
-def _gold_trees(options: SentenceOptions) -> list[Any]:
+def _gold_trees(options: SentenceOptions) -> list[Tree]:
     from pushdown_lm.trees import binarize, read_trees
 
     return [binarize(tree) for tree in list(read_trees(options.trees or ""))[: options.limit]]
@@ -217,7 +244,7 @@ def _suite_result(run: Path, suite: str, options: SentenceOptions) -> Report | N
     if not path.exists():
         return None
     report: Report = json.loads(path.read_text(encoding="utf-8"))
-    return report if report["options"] == options.evaluation else None
+    return report if report["options"] == options.of_suite(suite) else None
 
 
 # ------------------------------------------------------------------ results
@@ -299,8 +326,8 @@ def _cell(values: Sequence[float], factor: float, pattern: str) -> str:
     return f"{average} [{low} to {high}]"
 
 
-def _by_part(results: Report, suite: str, parts: str) -> str:
-    """Accuracies by circuit or field."""
+def _by_part(results: Report, title: str, suite: str, parts: str) -> list[str]:
+    """A section of accuracies by circuit or field, if there are any."""
     names: dict[str, None] = {}
     for of_seed in results["seeds"].values():
         for found in of_seed.values():
@@ -312,26 +339,22 @@ def _by_part(results: Report, suite: str, parts: str) -> str:
         ]
         for name in names
     ]
-    return markdown_table(["accuracy, %", *TITLES.values()], rows)
+    return (
+        [f"## {title}\n", markdown_table(["accuracy, %", *TITLES.values()], rows)] if rows else []
+    )
 
 
 def markdown(results: Report) -> str:
     """The whole report."""
     options = results["options"]
-    versions = ", ".join(f"{name} {number}" for name, number in results["versions"].items())
-    commands = "\n".join(f"    {command}" for command in results["commands"])
     parts = [
         "# Sentence-level language models\n",
         f"Recipe {options['recipe']}, seeds {', '.join(results['seeds'])}; Pushdown-LM scored with "
         f"beam {options['beam']} and threshold {options['threshold']} nats, Base-LM exactly; both "
         "parse by beam search.\n",
         comparison(results),
-        "## SG circuits\n",
-        _by_part(results, "sg", "circuits"),
-        "## BLiMP fields\n",
-        _by_part(results, "blimp", "fields"),
-        "## How to make this page\n",
-        f"{commands}\n",
-        f"{versions}; {results['machine']['threads']} threads.\n",
+        *_by_part(results, "SG circuits", "sg", "circuits"),
+        *_by_part(results, "BLiMP fields", "blimp", "fields"),
+        how_made(results),
     ]
     return "\n".join(parts)
