@@ -8,11 +8,10 @@ import sys
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification, LlamaConfig
+from transformers import AutoModelForSequenceClassification
 
 from pushdown_lm import adaptation, cli, parse_cache
 from pushdown_lm import finetune as finetune_module
@@ -25,7 +24,6 @@ from pushdown_lm.adaptation import (
     trainable_parameters,
 )
 from pushdown_lm.checkpoint import load_model
-from pushdown_lm.configuration import PushdownConfig
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.finetune import (
     FinetuneError,
@@ -36,83 +34,20 @@ from pushdown_lm.finetune import (
     prompt_loss,
 )
 from pushdown_lm.glue import TASKS, load_examples
-from pushdown_lm.modeling import PushdownForCausalLM
 from pushdown_lm.oracle import tree_from_attachments
 from pushdown_lm.parse_cache import ParseCache
 from pushdown_lm.pushdown_scorer import PushdownScorer
 from pushdown_lm.search import search
-from pushdown_lm.tokenization import train_bpe
 from tests.models import BOS, EOS, pushdown_model
 from tests.reference_search import random_model
+from tests.tiny_glue import PLACES, save_model, save_tasks
 
 FAST = FinetuneOptions(epochs=1, batch_size=4, lr=1e-3, beam=3, max_train=8, max_eval=6)
-PLACES = {
-    "rte": ("train.tsv", "dev.tsv"),
-    "sst5": ("train.txt", "dev.txt"),
-    "mrpc": ("train.txt", "test.txt"),
-    "stsb": ("STSB_train.csv", "STSB_dev.csv"),
-}
-NOUNS = ("dog", "cat", "judge", "king", "baker", "child")
-
-
-def mini_file(task: str) -> str:
-    """Eight examples in the form of a task's file."""
-    rows = []
-    for number in range(8):
-        first, second = NOUNS[number % 6], NOUNS[number * 5 % 6]
-        texts = f"The {first} sleeps.\tA {second} sleeps."
-        if task == "rte":
-            label = "entailment" if first == second else "not_entailment"
-            rows.append(f"{number}\t{texts}\t{label}")
-        elif task == "mrpc":
-            rows.append(f"{int(first == second)}\t1\t2\t{texts}")
-        elif task == "stsb":
-            rows.append(f"main\tx\t2012\t{number}\t{number % 6}.0\t{texts}")
-        else:
-            rows.append(f"({number % 6 % 5} (2 (2 The) (2 {first})) (2 (2 sleeps) (2 .)))")
-    headers = {
-        "rte": ["index\tsentence1\tsentence2\tlabel"],
-        "mrpc": ["Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"],
-    }
-    return "\n".join([*headers.get(task, []), *rows, ""])
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("glue")
-    for task, names in PLACES.items():
-        (folder / task).mkdir()
-        for name in names:
-            (folder / task / name).write_text(mini_file(task))
-    return folder
-
-
-def save_model(folder: Path, **options: Any) -> Path:
-    """A random model whose tokenizer knows the words of the prompts."""
-    texts = [[text] for text in (*NOUNS, *map(mini_file, PLACES))]
-    for task in TASKS.values():
-        texts += [[template.replace("{}", "x")] for template in task.texts]
-        texts += [[f"{task.question} {label}"] * 3 for label in task.labels]
-    tokenizer = train_bpe(texts, vocab_size=520)
-    special = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
-    torch.manual_seed(3)
-    decoder = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=2048,
-        **special,
-    )
-    model = PushdownForCausalLM(PushdownConfig(decoder_config=decoder, **options))
-    for name, parameter in model.named_parameters():
-        if "tape_embedding" in name:
-            torch.nn.init.normal_(parameter)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return save_tasks(tmp_path_factory.mktemp("glue"))
 
 
 @pytest.fixture(scope="module")

@@ -437,6 +437,9 @@ class Result:
             for name, numbers in values.items()
         }
 
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"summary": self.summary()}
+
 
 def finetune_all(
     tasks: Sequence[Task],
@@ -467,7 +470,7 @@ def finetune_all(
         out / RESULTS,
         {
             "options": asdict(options),
-            "results": [asdict(result) | {"summary": result.summary()} for result in results],
+            "results": [result.to_json() for result in results],
         },
     )
     return results
@@ -533,7 +536,7 @@ def table(results: Sequence[Result]) -> list[list[str]]:
     for name in dict.fromkeys(result.model for result in results):
         own = [result for result in results if result.model == name]
         cells = {
-            (result.task, metric): _cell(*value)
+            (result.task, metric): percentages(*value)
             for result in own
             for metric, value in result.summary().items()
         }
@@ -541,6 +544,10 @@ def table(results: Sequence[Result]) -> list[list[str]]:
     return rows
 
 
-def _cell(mean: float, deviation: float | None) -> str:
+def percentages(mean: float, deviation: float | None) -> str:
+    """
+    >>> percentages(0.5, 0.012)
+    '50.0 ± 1.2'
+    """
     spread = "" if deviation is None else f" ± {100 * deviation:.1f}"
     return f"{100 * mean:.1f}{spread}"

@@ -49,14 +49,15 @@ def print_peak_memory() -> None:
 
 
 def report(results: Iterable[Result], as_json: bool) -> None:
-    """Print results as they come: a JSON object a line, or one table at the end."""
+    """Print results as they come: a JSON object a line, or one table at the end if any."""
     if as_json:
         for result in results:
             print(json_module.dumps(result), flush=True)
         return
-    rows = list(results)
+    if not (rows := list(results)):
+        return
     measures = dict.fromkeys(key for row in rows for key in row if key not in ("bench", "case"))
-    table = Table("", *(row["case"] for row in rows), title=rows[0]["bench"] if rows else "")
+    table = Table("", *(row["case"] for row in rows), title=rows[0]["bench"])
     for measure in measures:
         table.add_row(measure.replace("_", " "), *(_cell(row.get(measure)) for row in rows))
     Console().print(table)

@@ -1,5 +1,7 @@
 """The whole SG set with threshold pruning, and whether pruning changes any decision.
 
+Under `accelerate launch` or `torchrun` the whole set is shared out over the processes.
+
 Without a model of one's own, the model is random, 6 layers of width 256 over the suites' words, its
 attachment head sharpened as in :mod:`pushdown_lm.bench.search`.
 """
@@ -16,7 +18,9 @@ import torch
 from pushdown_lm.bench.measure import Result
 from pushdown_lm.bench.search import Case, models
 from pushdown_lm.errors import PushdownError
+from pushdown_lm.evals.scorer import Scorer
 from pushdown_lm.evals.sg import SUITES_33, SGReport, Suite, evaluate_sg, load_suites
+from pushdown_lm.evals.sharding import processes, sharded
 from pushdown_lm.pushdown_scorer import PushdownScorer
 from pushdown_lm.tokenization import train_word_vocabulary
 
@@ -41,15 +45,24 @@ def run(
     scorer = random_scorer(suites) if model is None else PushdownScorer.from_pretrained(model)
     scorer.beam, scorer.threshold = beam, threshold
     some = [replace(suite, items=suite.items[:limit]) for suite in suites]
-    setting = {"beam": beam, "threshold_nats": threshold, "threads": torch.get_num_threads()}
-    yield {"bench": "suites", "case": "whole set", **throughput(scorer, some, suites), **setting}
+    setting = {
+        "beam": beam,
+        "threshold_nats": threshold,
+        "processes": processes().num_processes,
+        "threads": torch.get_num_threads(),
+    }
+    with sharded(scorer) as shared:
+        if shared is None:
+            return
+        figures = throughput(shared, some, suites)
+    yield {"bench": "suites", "case": "whole set", **figures, **setting}
     chosen = [suite for suite in some if suite.name in compared]
     if len(chosen) < len(compared):
         raise PushdownError(f"expected suites of the set of 33, got {', '.join(compared)}")
     yield {"bench": "suites", "case": "pruned or not", **decisions(scorer, chosen), **setting}
 
 
-def throughput(scorer: PushdownScorer, suites: Sequence[Suite], whole: Sequence[Suite]) -> Result:
+def throughput(scorer: Scorer, suites: Sequence[Suite], whole: Sequence[Suite]) -> Result:
     """Sentences a second, and minutes for all sentences of the whole set."""
     _, seconds = _timed(scorer, suites)
     count, total = len(_sentences(suites)), len(_sentences(whole))
@@ -102,7 +115,7 @@ def _sentences(suites: Sequence[Suite]) -> list[str]:
     )
 
 
-def _timed(scorer: PushdownScorer, suites: Sequence[Suite]) -> tuple[SGReport, float]:
+def _timed(scorer: Scorer, suites: Sequence[Suite]) -> tuple[SGReport, float]:
     began = time.perf_counter()
     report = evaluate_sg(scorer, suites)
     return report, time.perf_counter() - began

@@ -145,6 +145,96 @@ def sentences(
     typer.echo(markdown(results))
 
 
+@app.command()
+def pretrained(
+    data: Annotated[
+        Path, typer.Option(help="Windows of parsed text, made by `pushdown data build`.")
+    ],
+    glue: Annotated[Path, typer.Option(help="The folder of the tasks' folders.")],
+    tasks: Annotated[str, typer.Option(help="Tasks, separated by commas.")] = "rte,sst5,mrpc,stsb",
+    base: Annotated[
+        Path | None,
+        typer.Option(help="A converted model, no pushdown layers; or the recipe's."),
+    ] = None,
+    pushdown: Annotated[
+        Path | None, typer.Option(help="A converted model with pushdown layers; or the recipe's.")
+    ] = None,
+    trees: Annotated[
+        Path | None, typer.Option(help="Gold trees, for parsing and perplexity.")
+    ] = None,
+    recipe: Annotated[
+        str, typer.Option(help="Of the Pushdown-LM; the Base-LM has no pushdown layers.")
+    ] = "gpt2-medium",
+    out: Annotated[Path, typer.Option(help="Results.")] = Path("results", "pretrained"),
+    runs: Annotated[Path | None, typer.Option(help="Models; runs/ and the name of --out.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds of fine-tuning.")] = 3,
+    beam: Annotated[int, typer.Option(min=1, help="Parses kept for a sentence.")] = 10,
+    threshold: Annotated[
+        float, typer.Option(metavar="NATS", help="Drop parses this far below the best one.")
+    ] = 6.0,
+    limit: Annotated[int | None, typer.Option(min=1, help="Gold trees to test with.")] = None,
+    epochs: Annotated[float, typer.Option(help="Passes over a task's examples.")] = 3.0,
+    batch_size: Annotated[int, typer.Option(min=1, help="Prompts of a step.")] = 16,
+    lr: Annotated[float, typer.Option(help="The highest learning rate of fine-tuning.")] = 2e-5,
+    freeze: Annotated[
+        str, typer.Option(help="What is not fine-tuned: none, all-but-pushdown or lower:N.")
+    ] = "none",
+    max_train: Annotated[
+        int | None, typer.Option(min=1, help="Train on the first examples only.")
+    ] = None,
+    max_eval: Annotated[
+        int | None, typer.Option(min=1, help="Evaluate the first examples only.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a key of both recipes."),
+    ] = None,
+) -> None:
+    """Table 3: pretrained models, trained further on parsed text and fine-tuned to classify.
+
+    The same command again goes on where it was interrupted.
+
+    pushdown reproduce pretrained --data data/wikitrees --glue glue --trees test.trees
+    """
+    from pushdown_lm.finetune import FinetuneOptions
+    from pushdown_lm.glue import find_task
+    from pushdown_lm.reproduce.pretrained import markdown, reproduce_pretrained
+    from pushdown_lm.reproduce.sentences import SentenceOptions
+
+    start = {"base": _text(base), "pushdown": _text(pushdown)}
+    options = SentenceOptions(
+        data=str(data),
+        trees=_text(trees),
+        recipe=recipe,
+        overrides=tuple(overrides or ()),
+        pretrained={name: folder for name, folder in start.items() if folder is not None},
+        beam=beam,
+        threshold=threshold,
+        limit=limit,
+    )
+    finetuning = FinetuneOptions(
+        epochs=epochs,
+        batch_size=batch_size,
+        lr=lr,
+        beam=beam,
+        max_train=max_train,
+        max_eval=max_eval,
+        freeze=freeze,
+    )
+    with _interruptible():
+        results = reproduce_pretrained(
+            out,
+            runs or Path("runs", out.name),
+            options,
+            [find_task(name.strip()) for name in tasks.split(",")],
+            glue,
+            finetuning,
+            seeds=seeds,
+            command=_command(),
+        )
+    typer.echo(markdown(results))
+
+
 def _text(path: Path | None) -> str | None:
     return None if path is None else str(path)
 

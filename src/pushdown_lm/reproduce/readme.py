@@ -18,12 +18,13 @@ from typing import Any
 
 from pushdown_lm import demo
 from pushdown_lm.files import atomic_write
-from pushdown_lm.reproduce import dyck_report, sentences
+from pushdown_lm.reproduce import dyck_report, pretrained, sentences
 from pushdown_lm.reproduce.experiment import ReproductionError
 
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "demo": demo.markdown,
     "dyck": dyck_report.paper_table,
+    "pretrained": pretrained.comparison,
     "sentences": sentences.comparison,
 }
 """The table of each experiment, by the name of its folder."""

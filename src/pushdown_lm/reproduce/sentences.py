@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from pushdown_lm.data import load_data
 from pushdown_lm.evals.loading import EvaluationScorer, load_scorer
 from pushdown_lm.evals.scorer import ScoreCache
 from pushdown_lm.files import atomic_write, write_json
-from pushdown_lm.recipe import load_recipe
+from pushdown_lm.recipe import Recipe, load_recipe
 from pushdown_lm.reproduce.experiment import (
     ReproductionError,
     ensure_trained,
@@ -29,6 +29,7 @@ from pushdown_lm.reproduce.experiment import (
     provenance,
 )
 from pushdown_lm.run import METRICS, MODEL
+from pushdown_lm.train import METRICS_LOG
 
 if TYPE_CHECKING:
     from pushdown_lm.evals.blimp import MinimalPair
@@ -60,6 +61,8 @@ class SentenceOptions:
     """Of the Pushdown-LM; the Base-LM is the same without pushdown layers."""
     overrides: tuple[str, ...] = ()
     """``key=value`` overrides of both recipes."""
+    pretrained: dict[str, str] = field(default_factory=dict)
+    """By model, what is trained further instead of the recipe's pretrained model."""
     beam: int = 100
     threshold: float | None = 6.0
     limit: int | None = None
@@ -96,9 +99,7 @@ def reproduce_sentences(
         for model in models:
             error_console().print(f"{TITLES[model]}, seed {seed}", highlight=False)
             run = runs / f"seed{seed}" / model
-            changes = [*options.overrides, f"training.seed={seed}", *CHANGES[model]]
-            recipe = load_recipe(options.recipe, changes)
-            ensure_trained(run, recipe, lambda: load_data(options.data))
+            ensure_trained(run, _recipe(options, model, seed), lambda: load_data(options.data))
             _test(run, options)
             results = _results(out, runs, options, command)
             write_json(out / "results.json", results)
@@ -108,6 +109,13 @@ def reproduce_sentences(
 
 
 # ------------------------------------------------------------------ one model
+
+
+def _recipe(options: SentenceOptions, model: str, seed: int) -> Recipe:
+    changes = [*options.overrides, f"training.seed={seed}", *CHANGES[model]]
+    if model in options.pretrained:
+        changes.append(f"model.pretrained={options.pretrained[model]}")
+    return load_recipe(options.recipe, changes)
 
 
 def _test(run: Path, options: SentenceOptions) -> None:
@@ -261,10 +269,19 @@ def _results(out: Path, runs: Path, options: SentenceOptions, command: str) -> R
                 if (report := _suite_result(folder / model, suite, options)) is not None
             }
             if found:
-                training = json.loads((folder / model / METRICS).read_text(encoding="utf-8"))
                 of_seed = seeds.setdefault(folder.name[len("seed") :], {})
-                of_seed[model] = {"training": training, **found}
+                of_seed[model] = {**_training(folder / model), **found}
     return {**provenance(out, command), "options": asdict(options), "seeds": seeds}
+
+
+def _training(run: Path) -> Report:
+    """How training went and, of a pretrained model, how good it was before."""
+    found = {"training": json.loads((run / METRICS).read_text(encoding="utf-8"))}
+    with (run / METRICS_LOG).open(encoding="utf-8") as lines:
+        first = json.loads(next(lines))
+    if first["step"] == 0:
+        found["before"] = first
+    return found
 
 
 FIGURES: dict[str, tuple[tuple[str, ...], float, str]] = {
@@ -278,6 +295,13 @@ FIGURES: dict[str, tuple[tuple[str, ...], float, str]] = {
     "perplexity of a token": (
         ("perplexity", "perplexities", "marginal", "token_perplexity"),
         1,
+        ".1f",
+    ),
+    "validation perplexity before training": (("before", "perplexity"), 1, ".2f"),
+    "validation perplexity after training": (("training", "perplexity"), 1, ".2f"),
+    "attachment accuracy, given the gold parse so far, %": (
+        ("training", "attachment_accuracy"),
+        100,
         ".1f",
     ),
     "parsing F1": (("parsing", "model", "f1"), 100, ".1f"),
@@ -295,13 +319,18 @@ FIGURES: dict[str, tuple[tuple[str, ...], float, str]] = {
 
 
 def comparison(results: Report) -> str:
-    """The models beside each other: means over seeds, with the range where there are several."""
+    """The models beside each other."""
+    return markdown_table(["", *TITLES.values()], comparison_rows(results))
+
+
+def comparison_rows(results: Report) -> list[list[str]]:
+    """A line for each figure: means over seeds, with the range where there are several."""
     rows = []
     for title, (path, factor, pattern) in FIGURES.items():
         cells = [_cell(_values(results, model, path), factor, pattern) for model in TITLES]
         if any(cells):
             rows.append([title, *cells])
-    return markdown_table(["", *TITLES.values()], rows)
+    return rows
 
 
 def _values(results: Report, model: str, path: Sequence[str]) -> list[float]:
