@@ -87,6 +87,8 @@ def test_every_recipe_takes_two_steps(
     overrides = ["training.steps=2", "training.gradient_accumulation=2", "training.eval_every=2"]
     if full.model.pretrained is not None:
         overrides.append(f"model.pretrained={small_gpt2}")
+        if full.training.freeze != "none":
+            overrides.append("training.freeze=lower:1")
     else:
         overrides += [
             "model.decoder.vocab_size=null",
