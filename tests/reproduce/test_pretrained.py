@@ -10,10 +10,13 @@ from typer.testing import CliRunner
 
 from pushdown_lm.cli import app
 from pushdown_lm.data import DataOptions, build_data
+from pushdown_lm.errors import PushdownError
+from pushdown_lm.glue import TASKS
 from pushdown_lm.grammar import generate
-from pushdown_lm.reproduce.pretrained import comparison, markdown
+from pushdown_lm.reproduce.pretrained import comparison, markdown, reproduce_pretrained
+from pushdown_lm.reproduce.sentences import SentenceOptions
 from pushdown_lm.trees import to_brackets
-from tests.tiny_glue import save_model, save_tasks
+from tests.tiny_glue import PLACES, save_model, save_tasks
 
 RECIPE = """
 description: A step or two of training further.
@@ -88,3 +91,13 @@ def test_pretrained(folder: Path) -> None:
     assert len(finished) >= 10
     assert run(folder) == page  # nothing is done twice
     assert {path: path.stat().st_mtime_ns for path in finished} == finished
+
+
+def test_broken_task_files_are_found_before_training(folder: Path, tmp_path: Path) -> None:
+    options = SentenceOptions(data=str(folder / "data"), recipe=str(folder / "recipe.yaml"))
+    (tmp_path / "sst5").mkdir()
+    for name in PLACES["sst5"]:
+        (tmp_path / "sst5" / name).write_text("(2 (2 The)")
+    with pytest.raises(PushdownError, match=r"train\.txt"):
+        reproduce_pretrained(tmp_path, tmp_path / "runs", options, [TASKS["sst5"]], tmp_path)
+    assert not (tmp_path / "runs").exists()

@@ -13,29 +13,39 @@ import typer
 
 app = typer.Typer(help="Run an experiment of the paper and compare.", no_args_is_help=True)
 
+Out = Annotated[Path, typer.Option(help="Results.")]
+Runs = Annotated[Path | None, typer.Option(help="Data and models; runs/ and the name of --out.")]
+Recipe = Annotated[str, typer.Option(help="Of the Pushdown-LM; the Base-LM lacks the layers.")]
+GoldTrees = Annotated[Path | None, typer.Option(help="Gold trees, for parsing and perplexity.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Seeds to run and average over.")]
+FirstSeed = Annotated[int, typer.Option(min=0)]
+Beam = Annotated[int, typer.Option(min=1, help="Parses kept for a sentence.")]
+Threshold = Annotated[
+    float, typer.Option(metavar="NATS", help="Drop parses this far below the best one.")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a key of all recipes."),
+]
+
 
 @app.command()
 def dyck(
     out: Annotated[
         Path | None, typer.Option(help="Results; results/dyck, or dyck-quick, if left out.")
     ] = None,
-    runs: Annotated[
-        Path | None, typer.Option(help="Data and models; runs/ and the name of --out.")
-    ] = None,
+    runs: Runs = None,
     models: Annotated[
         str, typer.Option(help="Models, separated by commas; also: ablations, all.")
     ] = "base,paper,open",
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds to run and average over.")] = 1,
-    first_seed: Annotated[int, typer.Option(min=0)] = 0,
+    seeds: Seeds = 1,
+    first_seed: FirstSeed = 0,
     rows: Annotated[
         str | None, typer.Option(help="Rows, separated by commas, as distance-300.")
     ] = None,
     items: Annotated[int | None, typer.Option(min=1, help="Prefixes a row and seed.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Short for training.steps.")] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Override a key of all recipes."),
-    ] = None,
+    overrides: Overrides = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="A few minutes: less training, fewer prefixes.")
     ] = False,
@@ -86,32 +96,23 @@ def dyck(
 @app.command()
 def sentences(
     data: Annotated[Path, typer.Option(help="A dataset made by `pushdown data build`.")],
-    trees: Annotated[
-        Path | None, typer.Option(help="Gold trees, for parsing and perplexity.")
-    ] = None,
+    trees: GoldTrees = None,
     sg: Annotated[
         Path | None, typer.Option(help="A folder of SG suites; for the attention test too.")
     ] = None,
     blimp: Annotated[Path | None, typer.Option(help="A folder of BLiMP paradigms.")] = None,
-    recipe: Annotated[
-        str, typer.Option(help="Of the Pushdown-LM; the Base-LM has no pushdown layers.")
-    ] = "english-small",
+    recipe: Recipe = "english-small",
     models: Annotated[str, typer.Option(help="Models, separated by commas.")] = "base,pushdown",
-    out: Annotated[Path, typer.Option(help="Results.")] = Path("results", "sentences"),
-    runs: Annotated[Path | None, typer.Option(help="Models; runs/ and the name of --out.")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds to run and average over.")] = 1,
-    first_seed: Annotated[int, typer.Option(min=0)] = 0,
-    beam: Annotated[int, typer.Option(min=1, help="Parses kept for a sentence.")] = 100,
-    threshold: Annotated[
-        float, typer.Option(metavar="NATS", help="Drop parses this far below the best one.")
-    ] = 6.0,
+    out: Out = Path("results", "sentences"),
+    runs: Runs = None,
+    seeds: Seeds = 1,
+    first_seed: FirstSeed = 0,
+    beam: Beam = 100,
+    threshold: Threshold = 6.0,
     limit: Annotated[
         int | None, typer.Option(min=1, help="Items of each suite, pairs of each paradigm, trees.")
     ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Override a key of both recipes."),
-    ] = None,
+    overrides: Overrides = None,
 ) -> None:
     """Base-LM and Pushdown-LM, alike in all else: SG, BLiMP, perplexity, parsing, attention.
 
@@ -159,19 +160,13 @@ def pretrained(
     pushdown: Annotated[
         Path | None, typer.Option(help="A converted model with pushdown layers; or the recipe's.")
     ] = None,
-    trees: Annotated[
-        Path | None, typer.Option(help="Gold trees, for parsing and perplexity.")
-    ] = None,
-    recipe: Annotated[
-        str, typer.Option(help="Of the Pushdown-LM; the Base-LM has no pushdown layers.")
-    ] = "gpt2-medium",
-    out: Annotated[Path, typer.Option(help="Results.")] = Path("results", "pretrained"),
-    runs: Annotated[Path | None, typer.Option(help="Models; runs/ and the name of --out.")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds of fine-tuning.")] = 3,
-    beam: Annotated[int, typer.Option(min=1, help="Parses kept for a sentence.")] = 10,
-    threshold: Annotated[
-        float, typer.Option(metavar="NATS", help="Drop parses this far below the best one.")
-    ] = 6.0,
+    trees: GoldTrees = None,
+    recipe: Recipe = "gpt2-medium",
+    out: Out = Path("results", "pretrained"),
+    runs: Runs = None,
+    seeds: Seeds = 3,
+    beam: Beam = 10,
+    threshold: Threshold = 6.0,
     limit: Annotated[int | None, typer.Option(min=1, help="Gold trees to test with.")] = None,
     epochs: Annotated[float, typer.Option(help="Passes over a task's examples.")] = 3.0,
     batch_size: Annotated[int, typer.Option(min=1, help="Prompts of a step.")] = 16,
@@ -185,10 +180,7 @@ def pretrained(
     max_eval: Annotated[
         int | None, typer.Option(min=1, help="Evaluate the first examples only.")
     ] = None,
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Override a key of both recipes."),
-    ] = None,
+    overrides: Overrides = None,
 ) -> None:
     """Table 3: pretrained models, trained further on parsed text and fine-tuned to classify.
 

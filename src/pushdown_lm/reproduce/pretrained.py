@@ -14,7 +14,7 @@ from typing import Any
 
 from pushdown_lm.files import atomic_write, write_json
 from pushdown_lm.finetune import FinetuneOptions, finetune_all, percentages
-from pushdown_lm.glue import Task
+from pushdown_lm.glue import Split, Task, evaluation_split, load_examples
 from pushdown_lm.reproduce.experiment import how_made, markdown_table
 from pushdown_lm.reproduce.sentences import (
     TITLES,
@@ -45,6 +45,10 @@ def reproduce_pretrained(
         seeds: of fine-tuning; the models are trained further once.
     """
     out, runs, finetuning = Path(out), Path(runs), finetuning or FinetuneOptions()
+    for task in tasks:  # broken task files are found before hours of training
+        splits: list[Split] = ["train", finetuning.split or evaluation_split(task, glue)]
+        for split in splits:
+            load_examples(task, glue, split)
     results = reproduce_sentences(out, runs, list(TITLES), [0], options, command)
     folders = [runs / "seed0" / model / MODEL for model in TITLES]
     found = finetune_all(tasks, folders, glue, runs / "tasks", finetuning, seeds=seeds)
