@@ -90,7 +90,7 @@ def test_all_tasks_by_command(
     command = ("finetune", "all", "--model", base, "--model", pushdown, "--data", data)
     command += ("--out", tmp_path, "--seeds", 2, *SMALL)
     assert run_cli(monkeypatch, *command) == 0
-    header, *rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    header, *rows, constant = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert header == [
         "model",
         "kind",
@@ -103,6 +103,7 @@ def test_all_tasks_by_command(
     ]
     assert [row[:2] for row in rows] == [["base", "base"], ["pushdown", "pushdown"]]
     assert all(" ± " in cell for row in rows for cell in row[2:])
+    assert constant == ["most frequent class", "", "66.7", "33.3", "0.0", "66.7", "", ""]
     results = json.loads((tmp_path / "results.json").read_text())["results"]
     assert [result["split"] for result in results[::2]] == ["dev", "dev", "test", "dev"]
     assert all(len(result["runs"]) == 2 for result in results)
@@ -121,7 +122,7 @@ def test_real_slices_by_command(
     small = ("--max-train", 2, "--max-eval", 2, "--beam", 1, "--epochs", 1, "--batch-size", 4)
     command = ("finetune", task, "--model", pushdown, "--data", shared_data / "glue")
     assert run_cli(monkeypatch, *command, "--out", tmp_path, "--seeds", 1, *small) == 0
-    header, row = (line.split("\t") for line in capsys.readouterr().out.splitlines())
+    header, row, *_ = (line.split("\t") for line in capsys.readouterr().out.splitlines())
     assert len(header) == len(row) == 2 + len(TASKS[task].metrics)
     assert all(-100 <= float(cell) <= 100 for cell in row[2:])
 

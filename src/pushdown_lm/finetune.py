@@ -20,6 +20,7 @@ import json
 import math
 import statistics
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
@@ -419,13 +420,15 @@ class Result:
     split: Split
     num_train: int
     num_eval: int
+    majority: dict[str, float]
+    """What the most frequent class of the training examples scores; nothing for a regression."""
     runs: list[Run]
 
     def summary(self) -> dict[str, tuple[float, float | None]]:
         """Mean and standard deviation over the seeds; one seed has no deviation.
 
         >>> runs = [Run(seed, {"f1": float(seed)}, 1, 1.0, 1, 1, 1.0) for seed in range(2)]
-        >>> Result("MRPC", "m", "base", "test", 1, 1, runs).summary()["f1"]
+        >>> Result("MRPC", "m", "base", "test", 1, 1, {}, runs).summary()["f1"]
         (0.5, 0.7071067811865476)
         """
         values = {name: [run.metrics[name] for run in self.runs] for name in self.runs[0].metrics}
@@ -508,8 +511,19 @@ def _result(task: Task, name: str, folder: Path, prepared: Prepared, runs: list[
         split=prepared.split,
         num_train=len(prepared.train),
         num_eval=len(prepared.evaluation),
+        majority=majority(task, prepared),
         runs=runs,
     )
+
+
+def majority(task: Task, prepared: Prepared) -> dict[str, float]:
+    """The metrics of always giving the most frequent class of the training examples."""
+    if task.is_regression:
+        return {}
+    counts = Counter(prompt.label for prompt in prepared.train)
+    labels = np.array([prompt.label for prompt in prepared.evaluation])
+    constant = np.full_like(labels, max(sorted(counts), key=counts.__getitem__))
+    return {name: metric(constant, labels) for name, metric in task.metrics.items()}
 
 
 def model_names(folders: Iterable[str | Path]) -> dict[str, Path]:
@@ -528,7 +542,8 @@ def model_names(folders: Iterable[str | Path]) -> dict[str, Path]:
 
 
 def table(results: Sequence[Result]) -> list[list[str]]:
-    """Rows as in the paper's Table 3: a model each, mean and deviation of every metric in %."""
+    """Rows as in the paper's Table 3: a model each, mean and deviation of every metric in %; last,
+    what the most frequent class scores."""
     columns = list(
         dict.fromkeys((result.task, metric) for result in results for metric in result.summary())
     )
@@ -541,6 +556,13 @@ def table(results: Sequence[Result]) -> list[list[str]]:
             for metric, value in result.summary().items()
         }
         rows.append([name, own[0].kind, *(cells.get(column, "") for column in columns)])
+    constant = {
+        (result.task, metric): percentages(value, None)
+        for result in results
+        for metric, value in result.majority.items()
+    }
+    if constant:
+        rows.append(["most frequent class", "", *(constant.get(column, "") for column in columns)])
     return rows
 
 

@@ -83,7 +83,7 @@ def test_pretrained(folder: Path) -> None:
         ("MRPC", "pushdown", "pushdown"),
     ]
     mean, deviation = found["tasks"][1]["summary"]["accuracy"]
-    (line,) = (line for line in comparison(found).splitlines() if "SST-5" in line)
+    (line,) = (line for line in comparison(found).splitlines() if "SST-5, accuracy, %" in line)
     assert line.endswith(f"| {100 * mean:.1f} ± {100 * deviation:.1f} |")
 
     finished = {path: path.stat().st_mtime_ns for path in folder.glob("runs/**/*.safetensors")}

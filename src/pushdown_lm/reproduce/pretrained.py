@@ -66,9 +66,12 @@ def comparison(results: Report) -> str:
     """The models beside each other; of the tasks, mean and deviation over the seeds."""
     lines: dict[str, dict[str, str]] = {}
     for result in results.get("tasks", []):
+        model, title = result["model"], f"{result['task']}, {{}}, %"
         for metric, value in result["summary"].items():
-            title = f"{result['task']}, {metric}, %"
-            lines.setdefault(title, {})[result["model"]] = percentages(*value)
+            lines.setdefault(title.format(metric), {})[model] = percentages(*value)
+        for metric, value in result["majority"].items():
+            row = title.format(f"{metric} of the most frequent class")
+            lines.setdefault(row, {})[model] = percentages(value, None)
     tasks = [[title, *(cells.get(model, "") for model in TITLES)] for title, cells in lines.items()]
     return markdown_table(["", *TITLES.values()], [*comparison_rows(results), *tasks])
 
