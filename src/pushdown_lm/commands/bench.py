@@ -75,11 +75,14 @@ def suites(
         Path | None, typer.Option(help="A Pushdown model; by default a random one, 6 x 256.")
     ] = None,
     beam: Annotated[int, typer.Option(min=1)] = 300,
-    threshold: Annotated[float, typer.Option(metavar="NATS", help="Of the pruned runs.")] = 10.0,
+    threshold: Annotated[float, typer.Option(metavar="NATS", help="Of the pruned runs.")] = 5.0,
     limit: Annotated[int | None, typer.Option(min=1, help="Items of each suite.")] = None,
     json: Json = False,
 ) -> None:
-    """The whole SG set with threshold pruning, and the decisions that pruning changes."""
+    """The whole SG set with threshold pruning, and the decisions that pruning changes.
+
+    torchrun --nproc-per-node 2 --no-python pushdown bench suites sg_suites --model runs/mine/model
+    """
     from pushdown_lm.bench import suites as bench_suites
     from pushdown_lm.bench.measure import report
 
