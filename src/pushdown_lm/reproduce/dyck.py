@@ -117,10 +117,10 @@ class DyckOptions:
             beam=2,
             threshold=2.0,
             overrides=(
-                "training.steps=300",
+                "training.steps=250",
                 "training.lr=3e-3",
                 "training.warmup_steps=50",
-                "training.tokens_per_batch=3_000",
+                "training.tokens_per_batch=1_500",
             ),
         )
 
