@@ -79,6 +79,11 @@ def paper_table(results: Results) -> str:
     return markdown_table(header, list(zip(results["rows"].values(), *columns, strict=True)))
 
 
+def accuracy_table(results: Results) -> str:
+    """Accuracy of all models, ablations too, with their own parses."""
+    return _by_model(results, "own parse, %", lambda rows: _share(rows, "correct"))
+
+
 def markdown(results: Results) -> str:
     """The whole report."""
     seeds, options = ", ".join(results["seeds"]), results["options"]
@@ -92,7 +97,7 @@ def markdown(results: Results) -> str:
         f"Beam {options['beam']}, threshold {options['threshold']} nats.\n",
         paper_table(results),
         "## Accuracy of all models\n",
-        _by_model(results, "own parse, %", lambda rows: _share(rows, "correct")),
+        accuracy_table(results),
         "Lowest and highest seed:\n",
         _by_model(results, "own parse, %", lambda rows: _range(rows, "correct")),
         "With the gold parse:\n",

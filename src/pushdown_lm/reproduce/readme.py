@@ -24,6 +24,7 @@ from pushdown_lm.reproduce.experiment import ReproductionError
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "demo": demo.markdown,
     "dyck": dyck_report.paper_table,
+    "dyck-quick": dyck_report.accuracy_table,
     "pretrained": pretrained.comparison,
     "sentences": sentences.comparison,
 }
