@@ -95,7 +95,10 @@ def test_files_become_prompts(
     for place in (folder, folder / name):
         examples = load_examples(task, place, "train")
         assert [(task.sentences(example), example.label) for example in examples] == expected
-    assert len(load_examples(task, folder, "train", limit=1)) == 1
+    some, *others = (load_examples(task, folder, "train", limit=1) for _ in range(3))
+    assert len(some) == 1
+    assert some[0] in load_examples(task, folder, "train")
+    assert others == [some] * 2
 
 
 def test_a_text_keeps_its_own_mark() -> None:

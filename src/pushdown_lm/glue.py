@@ -21,9 +21,9 @@ label. Quotes in tables are plain characters.
 from __future__ import annotations
 
 import csv
+import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -101,14 +101,18 @@ def _closed(text: str) -> str:
 def load_examples(
     task: Task, folder: str | Path, split: Split, limit: int | None = None
 ) -> list[Example]:
-    """The examples of a split, the first ``limit`` of them.
+    """The examples of a split, or ``limit`` of them, drawn at random but always the same.
+
+    The first ones would not do where a file is sorted: SST-5's begin with the positive examples.
 
     Args:
         folder: the task's own folder, or one that holds it under the task's name.
     """
-    examples = list(islice(task.read(task_file(task, folder, split)), limit))
+    examples = list(task.read(task_file(task, folder, split)))
     if not examples:
         raise TaskError(f"{task_file(task, folder, split)}: expected examples, found none")
+    if limit is not None and limit < len(examples):
+        examples = random.Random(0).sample(examples, limit)
     return examples
 
 

@@ -37,10 +37,10 @@ def finetune(
         Split | None, typer.Option(help="What is evaluated; dev where there is one, or test.")
     ] = None,
     max_train: Annotated[
-        int | None, typer.Option(min=1, help="Train on the first examples only.")
+        int | None, typer.Option(min=1, help="Train on so many examples, drawn at random.")
     ] = None,
     max_eval: Annotated[
-        int | None, typer.Option(min=1, help="Evaluate the first examples only.")
+        int | None, typer.Option(min=1, help="Evaluate so many examples, drawn at random.")
     ] = None,
     freeze: Annotated[
         str, typer.Option(help="What is not trained: none, all-but-pushdown, lower or lower:N.")

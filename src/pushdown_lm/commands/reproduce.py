@@ -175,10 +175,10 @@ def pretrained(
         str, typer.Option(help="What is not fine-tuned: none, all-but-pushdown or lower:N.")
     ] = "none",
     max_train: Annotated[
-        int | None, typer.Option(min=1, help="Train on the first examples only.")
+        int | None, typer.Option(min=1, help="Train on so many examples, drawn at random.")
     ] = None,
     max_eval: Annotated[
-        int | None, typer.Option(min=1, help="Evaluate the first examples only.")
+        int | None, typer.Option(min=1, help="Evaluate so many examples, drawn at random.")
     ] = None,
     overrides: Overrides = None,
 ) -> None:

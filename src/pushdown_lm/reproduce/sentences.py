@@ -297,6 +297,11 @@ FIGURES: dict[str, tuple[tuple[str, ...], float, str]] = {
         1,
         ".1f",
     ),
+    "perplexity of a token, given the gold parse": (
+        ("perplexity", "perplexities", "conditional", "token_perplexity"),
+        1,
+        ".1f",
+    ),
     "validation perplexity before training": (("before", "perplexity"), 1, ".2f"),
     "validation perplexity after training": (("training", "perplexity"), 1, ".2f"),
     "attachment accuracy, given the gold parse so far, %": (
