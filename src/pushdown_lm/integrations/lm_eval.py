@@ -17,8 +17,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from lm_eval.api.model import LM  # type: ignore[import-not-found]
-from lm_eval.api.registry import register_model  # type: ignore[import-not-found]
+from lm_eval.api.model import LM
+from lm_eval.api.registry import register_model
 
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.evals.loading import BaseLMScorer, load_scorer
@@ -189,6 +189,6 @@ def _log_prob(tokens: Iterable[Token]) -> float:
 
 
 if __name__ == "__main__":
-    from lm_eval.__main__ import cli_evaluate  # type: ignore[import-not-found]
+    from lm_eval.__main__ import cli_evaluate
 
     cli_evaluate()

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from minicons.scorer import LMScorer  # type: ignore[import-not-found]
+from minicons.scorer import LMScorer
 
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.evals.loading import EvaluationScorer, load_scorer
