@@ -8,6 +8,19 @@ from typing import Annotated
 
 import typer
 
+Epochs = Annotated[float, typer.Option(help="Passes over the training examples.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Prompts of a step.")]
+LearningRate = Annotated[float, typer.Option(help="The highest learning rate of fine-tuning.")]
+Frozen = Annotated[
+    str, typer.Option(help="What is not fine-tuned: none, all-but-pushdown, lower or lower:N.")
+]
+MaxTrain = Annotated[
+    int | None, typer.Option(min=1, help="Train on so many examples, drawn at random.")
+]
+MaxEval = Annotated[
+    int | None, typer.Option(min=1, help="Evaluate so many examples, drawn at random.")
+]
+
 
 class Split(StrEnum):
     dev = "dev"
@@ -26,9 +39,9 @@ def finetune(
     ],
     out: Annotated[Path, typer.Option(help="The folder for results and parses.")],
     seeds: Annotated[int, typer.Option(min=1, help="How many runs, with the seeds 0, 1, ...")] = 3,
-    epochs: Annotated[float, typer.Option(help="Passes over the training examples.")] = 3.0,
-    batch_size: Annotated[int, typer.Option(min=1, help="Prompts of a step.")] = 16,
-    lr: Annotated[float, typer.Option(help="The highest learning rate.")] = 2e-5,
+    epochs: Epochs = 3.0,
+    batch_size: BatchSize = 16,
+    lr: LearningRate = 2e-5,
     lm_weight: Annotated[
         float, typer.Option(min=0, help="Weight of the language-model loss on the prompts.")
     ] = 1.0,
@@ -36,15 +49,9 @@ def finetune(
     split: Annotated[
         Split | None, typer.Option(help="What is evaluated; dev where there is one, or test.")
     ] = None,
-    max_train: Annotated[
-        int | None, typer.Option(min=1, help="Train on so many examples, drawn at random.")
-    ] = None,
-    max_eval: Annotated[
-        int | None, typer.Option(min=1, help="Evaluate so many examples, drawn at random.")
-    ] = None,
-    freeze: Annotated[
-        str, typer.Option(help="What is not trained: none, all-but-pushdown, lower or lower:N.")
-    ] = "none",
+    max_train: MaxTrain = None,
+    max_eval: MaxEval = None,
+    freeze: Frozen = "none",
     lora_rank: Annotated[
         int | None, typer.Option(min=1, help="Train low-rank adapters (peft) instead.")
     ] = None,

@@ -11,6 +11,15 @@ from typing import Annotated
 
 import typer
 
+from pushdown_lm.commands.finetune import (
+    BatchSize,
+    Epochs,
+    Frozen,
+    LearningRate,
+    MaxEval,
+    MaxTrain,
+)
+
 app = typer.Typer(help="Run an experiment of the paper and compare.", no_args_is_help=True)
 
 Out = Annotated[Path, typer.Option(help="Results.")]
@@ -168,18 +177,12 @@ def pretrained(
     beam: Beam = 10,
     threshold: Threshold = 6.0,
     limit: Annotated[int | None, typer.Option(min=1, help="Gold trees to test with.")] = None,
-    epochs: Annotated[float, typer.Option(help="Passes over a task's examples.")] = 3.0,
-    batch_size: Annotated[int, typer.Option(min=1, help="Prompts of a step.")] = 16,
-    lr: Annotated[float, typer.Option(help="The highest learning rate of fine-tuning.")] = 2e-5,
-    freeze: Annotated[
-        str, typer.Option(help="What is not fine-tuned: none, all-but-pushdown or lower:N.")
-    ] = "none",
-    max_train: Annotated[
-        int | None, typer.Option(min=1, help="Train on so many examples, drawn at random.")
-    ] = None,
-    max_eval: Annotated[
-        int | None, typer.Option(min=1, help="Evaluate so many examples, drawn at random.")
-    ] = None,
+    epochs: Epochs = 3.0,
+    batch_size: BatchSize = 16,
+    lr: LearningRate = 2e-5,
+    freeze: Frozen = "none",
+    max_train: MaxTrain = None,
+    max_eval: MaxEval = None,
     overrides: Overrides = None,
 ) -> None:
     """Table 3: pretrained models, trained further on parsed text and fine-tuned to classify.
