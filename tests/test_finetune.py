@@ -235,10 +235,13 @@ def test_training_fits_what_it_is_trained_on(pushdown: Path, data: Path, tmp_pat
     load_model(tmp_path / "sst5" / "pushdown" / "seed-0")
 
 
-def test_finished_runs_are_kept(pushdown: Path, data: Path, tmp_path: Path) -> None:
+def test_finished_runs_are_kept(pushdown: Path, tmp_path: Path) -> None:
+    (tmp_path / "glue").mkdir()
+    data = save_tasks(tmp_path / "glue")
+
     def run(options: FinetuneOptions, seeds: int) -> list[finetune_module.Run]:
-        tasks = [TASKS["stsb"]]
-        return finetune_all(tasks, [pushdown], data, tmp_path, options, seeds=seeds)[0].runs
+        tasks, out = [TASKS["stsb"]], tmp_path / "out"
+        return finetune_all(tasks, [pushdown], data, out, options, seeds=seeds)[0].runs
 
     (first,) = run(FAST, 1)
     again, second = run(FAST, 2)
@@ -247,6 +250,11 @@ def test_finished_runs_are_kept(pushdown: Path, data: Path, tmp_path: Path) -> N
 
     (other,) = run(replace(FAST, lr=1e-2), 1)
     assert other.metrics != first.metrics
+
+    assert run(FAST, 1)[0].metrics == first.metrics
+    file = data / "stsb" / "STSB_train.csv"
+    file.write_text(file.read_text().replace("\t0.0\t", "\t5.0\t"))
+    assert run(FAST, 1)[0].metrics != first.metrics
 
 
 def test_regression_model_is_saved_whole(pushdown: Path, data: Path, tmp_path: Path) -> None:

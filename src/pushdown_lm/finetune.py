@@ -16,6 +16,7 @@ Shapes: B prompts, T positions, V vocabulary.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import statistics
@@ -200,6 +201,14 @@ class Prepared:
     first_tokens: list[int]
     weights: str
     """A hash of the model's weights."""
+
+    def fingerprint(self) -> str:
+        """A hash of all prompts, with their parses and labels."""
+        digest = hashlib.blake2b(str(len(self.train)).encode(), digest_size=16)
+        for prompt in (*self.train, *self.evaluation):
+            ids, attachments = list(map(int, prompt.input_ids)), list(map(int, prompt.attachments))
+            digest.update(repr((ids, attachments, float(prompt.label))).encode())
+        return digest.hexdigest()
 
 
 def prepare(
@@ -488,9 +497,14 @@ def _run_once(
     seed: int,
     save: bool,
 ) -> Run:
-    """A run, or what it left if it was finished before with the same model and options."""
+    """A run, or what it left if it was finished before with all the same."""
     record = place.with_suffix(".json")
-    key = {"weights": prepared.weights, "split": prepared.split, "options": asdict(options)}
+    key = {
+        "weights": prepared.weights,
+        "prompts": prepared.fingerprint(),
+        "split": prepared.split,
+        "options": asdict(options),
+    }
     if record.is_file() and (place.is_dir() or not save):
         earlier = json.loads(record.read_text(encoding="utf-8"))
         if earlier["key"] == key:
