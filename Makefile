@@ -39,7 +39,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 # The tables of the README, from results/.
 readme: $(STAMP)
-	$(BIN)/python -m pushdown_lm.reproduce.readme README.md
+	$(BIN)/python -m pushdown_lm.experiments.readme README.md
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from transformers import GPT2Config, LlamaConfig, PreTrainedConfig, Qwen3Config, SmolLM3Config
 
-from pushdown_lm.attention import TapeEmbedding
-from pushdown_lm.configuration import PushdownConfig
-from pushdown_lm.modeling import PushdownForCausalLM
+from pushdown_lm.model.attention import TapeEmbedding
+from pushdown_lm.model.configuration import PushdownConfig
+from pushdown_lm.model.modeling import PushdownForCausalLM
 
 BOS, EOS = 0, 1
 

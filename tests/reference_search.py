@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from transformers import Gemma2Config, GPT2Config, LlamaConfig, PreTrainedConfig
 
-from pushdown_lm.cache import PushdownCache
-from pushdown_lm.configuration import PushdownConfig
-from pushdown_lm.modeling import PushdownForCausalLM
+from pushdown_lm.model.cache import PushdownCache
+from pushdown_lm.model.configuration import PushdownConfig
+from pushdown_lm.model.modeling import PushdownForCausalLM
 
 BOS, EOS, VOCABULARY = 0, 1, 7
 

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from transformers import LlamaConfig
 
-from pushdown_lm.configuration import PushdownConfig
-from pushdown_lm.glue import TASKS
-from pushdown_lm.modeling import PushdownForCausalLM
-from pushdown_lm.tokenization import train_bpe
+from pushdown_lm.corpora.glue import TASKS
+from pushdown_lm.data.tokenization import train_bpe
+from pushdown_lm.model.configuration import PushdownConfig
+from pushdown_lm.model.modeling import PushdownForCausalLM
 
 PLACES = {
     "rte": ("train.tsv", "dev.tsv"),

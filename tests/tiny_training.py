@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pushdown_lm.data import Data, DataOptions, build_data
-from pushdown_lm.grammar import generate, vocabulary
-from pushdown_lm.recipe import Recipe, load_recipe
+from pushdown_lm.corpora.grammar import generate, vocabulary
+from pushdown_lm.data.build import DataOptions, build_data
+from pushdown_lm.data.dataset import Data
+from pushdown_lm.training.recipe import Recipe, load_recipe
 from pushdown_lm.trees import Tree
 
 TINY = Path(__file__).with_name("tiny.yaml")

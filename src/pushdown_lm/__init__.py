@@ -1,46 +1,49 @@
 """Transformer language models with Pushdown Layers.
 
-    >>> from pushdown_lm import PushdownForCausalLM
-    >>> model = PushdownForCausalLM.from_pretrained_lm("gpt2-medium", pushdown_layers=range(12, 24))
+    >>> from pushdown_lm import parse_tree, to_brackets
+    >>> tree = parse_tree("(S (NP The dog) (VP is happy))")
+    >>> tree.spans
+    ((0, 2), (2, 4), (0, 4))
 
-Names are imported when first used, so that reading trees does not load torch. Transformers' Auto
-classes know Pushdown models once both packages are imported, in either order.
+Names are imported when first used, so that reading trees does not load torch, and
+`AutoModelForCausalLM.from_pretrained` opens Pushdown models once this package is imported.
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.abc
-import importlib.util
-import sys
-from collections.abc import Sequence
-from importlib.machinery import ModuleSpec
-from types import ModuleType
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from pushdown_lm.cache import PushdownCache
-    from pushdown_lm.classification import PushdownForSequenceClassification
-    from pushdown_lm.configuration import PushdownConfig
-    from pushdown_lm.errors import PushdownError, TreeError
-    from pushdown_lm.modeling import PushdownForCausalLM, PushdownOutput
-    from pushdown_lm.pushdown_scorer import PushdownScorer
-    from pushdown_lm.trees import Tree, parse_tree, read_trees
+from pushdown_lm.registration import register_with_transformers
 
-__version__ = "0.1.0"
+if TYPE_CHECKING:
+    from pushdown_lm.errors import PushdownError, TreeError
+    from pushdown_lm.model.cache import PushdownCache
+    from pushdown_lm.model.classification import PushdownForSequenceClassification
+    from pushdown_lm.model.configuration import PushdownConfig
+    from pushdown_lm.model.modeling import PushdownForCausalLM, PushdownOutput
+    from pushdown_lm.search.loading import load_scorer
+    from pushdown_lm.search.pushdown_scorer import PushdownScorer
+    from pushdown_lm.trees import Tree, draw, parse_tree, read_trees, to_brackets
+
+__version__ = version("pushdown-lm")
 
 _HOMES = {
-    "PushdownCache": "cache",
-    "PushdownConfig": "configuration",
+    "PushdownCache": "model.cache",
+    "PushdownConfig": "model.configuration",
     "PushdownError": "errors",
-    "PushdownForCausalLM": "modeling",
-    "PushdownForSequenceClassification": "classification",
-    "PushdownOutput": "modeling",
-    "PushdownScorer": "pushdown_scorer",
+    "PushdownForCausalLM": "model.modeling",
+    "PushdownForSequenceClassification": "model.classification",
+    "PushdownOutput": "model.modeling",
+    "PushdownScorer": "search.pushdown_scorer",
     "Tree": "trees",
     "TreeError": "errors",
+    "draw": "trees",
+    "load_scorer": "search.loading",
     "parse_tree": "trees",
     "read_trees": "trees",
+    "to_brackets": "trees",
 }
 
 __all__ = [
@@ -53,8 +56,11 @@ __all__ = [
     "PushdownScorer",
     "Tree",
     "TreeError",
+    "draw",
+    "load_scorer",
     "parse_tree",
     "read_trees",
+    "to_brackets",
 ]
 
 
@@ -64,32 +70,4 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
 
 
-class _RegisterWithTransformers(importlib.abc.MetaPathFinder):
-    """Lets our classes register themselves as soon as the Auto classes have been imported."""
-
-    def __init__(self) -> None:
-        self.homes = {
-            "transformers.models.auto.configuration_auto": "configuration",
-            "transformers.models.auto.modeling_auto": "modeling",
-        }
-        for imported in self.homes.keys() & sys.modules.keys():
-            importlib.import_module(f"{__name__}.{self.homes.pop(imported)}")
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        home = self.homes.pop(fullname, None)
-        spec = importlib.util.find_spec(fullname) if home else None
-        if spec is None or spec.loader is None:
-            return None
-        execute = spec.loader.exec_module
-
-        def execute_and_register(module: ModuleType) -> None:
-            execute(module)
-            importlib.import_module(f"{__name__}.{home}")
-
-        spec.loader.exec_module = execute_and_register  # type: ignore[method-assign]
-        return spec
-
-
-sys.meta_path.insert(0, _RegisterWithTransformers())
+register_with_transformers()

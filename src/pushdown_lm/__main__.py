@@ -1,5 +1,5 @@
 """`python -m pushdown_lm` is the `pushdown` command."""
 
-from pushdown_lm.cli import main
+from pushdown_lm.cli.app import main
 
 main()

@@ -10,6 +10,10 @@ class PushdownError(ValueError):
     """
 
 
+class ConfigError(PushdownError):
+    """A configuration that makes no model; the message names the field."""
+
+
 class TreeError(PushdownError):
     """A tree that cannot be read: `corpus.trees:12:34: expected a word or '(', found ')'`.
 

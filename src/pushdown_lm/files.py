@@ -1,16 +1,31 @@
-"""Files that are written whole or not at all, and files that are appended to."""
+"""Files and folders that are written whole or not at all, and files that are appended to.
+
+A folder is written under a temporary name, listed in ``manifest.json`` with the SHA-256 of every
+file, and then renamed; it is checked against that list before anything in it is used.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from safetensors import SafetensorError
+
 from pushdown_lm.errors import PushdownError
+
+MANIFEST = "manifest.json"
+STAGING_PREFIX = ".unfinished-"
+
+
+class FolderError(PushdownError):
+    """A folder that cannot be written, or is not what was written, with the file's name."""
 
 
 @contextmanager
@@ -68,3 +83,101 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+# ------------------------------------------------------------------ folders
+
+
+def write_manifest(folder: str | Path) -> None:
+    """List all files of a folder with their sizes and SHA-256 in ``manifest.json``."""
+    folder = Path(folder)
+    files = {
+        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": _sha256(path)}
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != MANIFEST
+    }
+    write_json(folder / MANIFEST, {"files": files})
+
+
+def verify_manifest(folder: str | Path) -> None:
+    """Raise :class:`FolderError` unless every listed file is there, bit for bit."""
+    folder = Path(folder)
+    try:
+        files = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
+    except FileNotFoundError:
+        raise FolderError(f"{folder / MANIFEST}: missing, so the folder is not whole") from None
+    except (ValueError, KeyError, TypeError):
+        raise FolderError(f"{folder / MANIFEST}: not a manifest, so it is damaged") from None
+    for name, expected in files.items():
+        path = folder / name
+        if not path.is_file():
+            raise FolderError(f"{path}: missing, though {MANIFEST} lists it")
+        if path.stat().st_size != expected["bytes"]:
+            raise FolderError(
+                f"{path}: expected {expected['bytes']:,} bytes, found {path.stat().st_size:,}: "
+                "the file is damaged"
+            )
+        if _sha256(path) != expected["sha256"]:
+            raise FolderError(f"{path}: its SHA-256 is not that of {MANIFEST}: it is damaged")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def whole_folder(
+    folder: str | Path, *, is_main: bool = True, barrier: Callable[[], None] = lambda: None
+) -> Iterator[Path]:
+    """A temporary folder that takes the name ``folder``, with its manifest, once all is written.
+
+    An error inside the block, a full disk included, leaves what was at ``folder`` untouched.
+
+    Args:
+        folder: the name in the end.
+        is_main: of several processes that write into the folder, the one that renames it.
+        barrier: waits for all of them.
+    """
+    folder = Path(folder)
+    staging = folder.with_name(f"{STAGING_PREFIX}{folder.name}")
+    try:
+        if is_main:
+            shutil.rmtree(staging, ignore_errors=True)
+            staging.mkdir(parents=True)
+        barrier()
+        yield staging
+        barrier()
+        if is_main:
+            _finish(staging, folder)
+        barrier()
+    except (OSError, SafetensorError) as error:
+        raise FolderError(f"{folder}: could not be written ({error})") from error
+    finally:
+        if is_main:
+            shutil.rmtree(staging, ignore_errors=True)
+
+
+def _finish(staging: Path, folder: Path) -> None:
+    """Seal a folder with its manifest, bring it to the disk, and give it its name."""
+    write_manifest(staging)
+    for path in [*staging.rglob("*"), staging]:
+        _flush(path)
+    if folder.exists():
+        shutil.rmtree(folder)
+    os.replace(staging, folder)
+    _flush(folder.parent)
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def remove_unfinished(run: str | Path) -> None:
+    """Delete what killed processes left half-written in a run folder."""
+    for path in Path(run).glob(f"{STAGING_PREFIX}*"):
+        shutil.rmtree(path, ignore_errors=True)

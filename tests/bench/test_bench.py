@@ -12,7 +12,7 @@ from pushdown_lm.bench import measure
 from pushdown_lm.bench import train as bench_train
 from pushdown_lm.bench import trees as bench_trees
 from pushdown_lm.errors import PushdownError
-from pushdown_lm.oracle import tree_from_attachments
+from pushdown_lm.trees.oracle import tree_from_attachments
 
 
 def test_contenders_take_turns() -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pushdown_lm.bench import suites as bench
+from pushdown_lm.data.tokenization import train_word_vocabulary
 from pushdown_lm.evals.formula import Formula
 from pushdown_lm.evals.sg import Condition, Item, Suite
-from pushdown_lm.pushdown_scorer import PushdownScorer
-from pushdown_lm.tokenization import train_word_vocabulary
+from pushdown_lm.search.pushdown_scorer import PushdownScorer
 from tests.reference_search import random_model
 
 WORDS = ["The", "dog", "dogs", "bark", "barks", "now", "."]

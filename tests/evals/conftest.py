@@ -11,7 +11,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from pushdown_lm.evals.scorer import CausalLMScorer, Token
+from pushdown_lm.search.scorer import CausalLMScorer, Token
 from pushdown_lm.trees import Tree
 
 TEXT = [

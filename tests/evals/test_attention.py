@@ -12,6 +12,7 @@ from matplotlib.image import imread
 from rich.console import Console
 from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast
 
+from pushdown_lm.data.tokenization import detokenize, train_bpe, train_word_vocabulary
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.evals.attention import (
     NOUNS,
@@ -24,12 +25,11 @@ from pushdown_lm.evals.attention import (
     read_attention,
     write_plots,
 )
-from pushdown_lm.evals.loading import BaseLMScorer
-from pushdown_lm.evals.scorer import CausalLMScorer
 from pushdown_lm.evals.sg import Condition, Item, Suite, load_suites
-from pushdown_lm.oracle import stack_tape
-from pushdown_lm.pushdown_scorer import PushdownScorer
-from pushdown_lm.tokenization import detokenize, train_bpe, train_word_vocabulary
+from pushdown_lm.search.loading import BaseLMScorer
+from pushdown_lm.search.pushdown_scorer import PushdownScorer
+from pushdown_lm.search.scorer import CausalLMScorer
+from pushdown_lm.trees.oracle import stack_tape
 from tests.reference_search import random_model
 
 REGIONS_OF_SUITES = {

@@ -16,7 +16,7 @@ from pushdown_lm.evals.blimp import (
     load_paradigm,
     separate_final_punctuation,
 )
-from pushdown_lm.evals.scorer import CausalLMScorer
+from pushdown_lm.search.scorer import CausalLMScorer
 
 from .conftest import RecordedScorer
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 from scipy.stats import binomtest
 
-from pushdown_lm.dyck import Dyck, Prefix
+from pushdown_lm.corpora.dyck import Dyck, Prefix
 from pushdown_lm.evals.dyck import evaluate_dyck, wilson_interval
-from pushdown_lm.modeling import PushdownForCausalLM
-from pushdown_lm.search import SearchError, search
+from pushdown_lm.model.modeling import PushdownForCausalLM
+from pushdown_lm.search.beam import SearchError, search
 from tests.models import BOS, pushdown_model
 
 LANGUAGE = Dyck(num_types=3, max_nesting=3, min_length=4, max_length=10)

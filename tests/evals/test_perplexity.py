@@ -8,7 +8,7 @@ from rich.console import Console
 
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.evals.perplexity import evaluate_perplexity
-from pushdown_lm.evals.scorer import CausalLMScorer
+from pushdown_lm.search.scorer import CausalLMScorer
 
 from .conftest import TEXT, RecordedScorer
 

@@ -11,7 +11,6 @@ import pytest
 from rich.console import Console
 
 from pushdown_lm.errors import PushdownError
-from pushdown_lm.evals.scorer import CausalLMScorer, ScoreCache, Token
 from pushdown_lm.evals.sg import (
     CIRCUITS,
     SUITE_SETS,
@@ -24,6 +23,7 @@ from pushdown_lm.evals.sg import (
     load_suites,
     region_surprisals,
 )
+from pushdown_lm.search.scorer import CausalLMScorer, ScoreCache, Token
 
 from .conftest import RecordedScorer, build_tokenizer
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pushdown_lm.tokenization import detokenize, train_bpe
+from pushdown_lm.data.tokenization import detokenize, train_bpe
 from tests.evals.conftest import build_model, build_tokenizer
 from tests.reference_search import random_model
 

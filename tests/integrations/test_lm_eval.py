@@ -20,11 +20,11 @@ lm_eval = pytest.importorskip(
 from lm_eval.api.instance import Instance  # noqa: E402
 from lm_eval.api.registry import get_model  # noqa: E402
 
+from pushdown_lm.data.tokenization import train_word_vocabulary  # noqa: E402
 from pushdown_lm.errors import PushdownError  # noqa: E402
-from pushdown_lm.evals.loading import load_scorer  # noqa: E402
-from pushdown_lm.evals.scorer import Token  # noqa: E402
 from pushdown_lm.integrations.lm_eval import PushdownHarnessLM, _joined  # noqa: E402
-from pushdown_lm.tokenization import train_word_vocabulary  # noqa: E402
+from pushdown_lm.search.loading import load_scorer  # noqa: E402
+from pushdown_lm.search.scorer import Token  # noqa: E402
 from tests.integrations.conftest import WORDS  # noqa: E402
 from tests.reference_search import random_model  # noqa: E402
 

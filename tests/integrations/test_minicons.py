@@ -14,8 +14,8 @@ minicons = pytest.importorskip(
 )
 
 from pushdown_lm.errors import PushdownError  # noqa: E402
-from pushdown_lm.evals.loading import load_scorer  # noqa: E402
 from pushdown_lm.integrations.minicons import PushdownLMScorer  # noqa: E402
+from pushdown_lm.search.loading import load_scorer  # noqa: E402
 
 SENTENCES = ["The dog that she knows barks loudly.", "The dogs", "The dogs bark, and she knows."]
 

@@ -20,10 +20,11 @@ from torch.nn.utils import clip_grad_norm_
 from transformers import TrainerCallback
 
 from pushdown_lm.bench.measure import Result, interleave
-from pushdown_lm.data import Data, DataOptions, build_data
-from pushdown_lm.grammar import generate, vocabulary
-from pushdown_lm.recipe import Recipe, load_recipe
-from pushdown_lm.train import Batch, PushdownTrainer
+from pushdown_lm.corpora.grammar import generate, vocabulary
+from pushdown_lm.data.build import DataOptions, build_data
+from pushdown_lm.data.dataset import Data
+from pushdown_lm.training.recipe import Recipe, load_recipe
+from pushdown_lm.training.trainer import Batch, PushdownTrainer
 from pushdown_lm.trees import Tree
 
 NUM_SENTENCES = 4000
@@ -36,7 +37,7 @@ def run(steps: int) -> Iterator[Result]:
     recipe = load_recipe("demo", settings)
     with tempfile.TemporaryDirectory() as folder:
         data = grammar_data(Path(folder, "data"))
-        trainer = PushdownTrainer(recipe.model.build(data.tokenizer), recipe, data, folder)
+        trainer = PushdownTrainer(recipe.build_model(data.tokenizer), recipe, data, folder)
         batches = list(trainer.get_train_dataloader())
         yield input_pipeline(trainer, batches, recipe)
         yield trainer_step(trainer, batches, recipe)

@@ -15,10 +15,10 @@ import torch
 from transformers import AutoModelForCausalLM, GPT2Config, PreTrainedModel
 
 from pushdown_lm.bench.measure import Result, interleave
-from pushdown_lm.configuration import PushdownConfig
 from pushdown_lm.errors import PushdownError
-from pushdown_lm.modeling import PushdownForCausalLM
-from pushdown_lm.search import SearchResult, search
+from pushdown_lm.model.configuration import PushdownConfig
+from pushdown_lm.model.modeling import PushdownForCausalLM
+from pushdown_lm.search.beam import SearchResult, search
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,12 @@ import torch
 
 from pushdown_lm.bench.measure import Result
 from pushdown_lm.bench.search import Case, models
+from pushdown_lm.data.tokenization import train_word_vocabulary
 from pushdown_lm.errors import PushdownError
-from pushdown_lm.evals.scorer import Scorer
 from pushdown_lm.evals.sg import SUITES_33, SGReport, Suite, evaluate_sg, load_suites
 from pushdown_lm.evals.sharding import processes, sharded
-from pushdown_lm.pushdown_scorer import PushdownScorer
-from pushdown_lm.tokenization import train_word_vocabulary
+from pushdown_lm.search.pushdown_scorer import PushdownScorer
+from pushdown_lm.search.scorer import Scorer
 
 COMPARED = ("number_prep", "npi_src_any", "mvrr")
 """Suites that are scored with and without pruning."""

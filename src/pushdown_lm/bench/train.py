@@ -15,9 +15,9 @@ import torch
 from transformers import AutoModelForCausalLM, GPT2Config
 
 from pushdown_lm.bench.measure import Result, interleave, peak_memory, print_peak_memory
-from pushdown_lm.configuration import PushdownConfig
 from pushdown_lm.errors import PushdownError
-from pushdown_lm.modeling import PushdownForCausalLM
+from pushdown_lm.model.configuration import PushdownConfig
+from pushdown_lm.model.modeling import PushdownForCausalLM
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ import torch
 
 from pushdown_lm.bench.measure import Result
 from pushdown_lm.bench.train import random_attachments
-from pushdown_lm.grammar import generate
-from pushdown_lm.oracle import attachments_from_tree, stack_tape
+from pushdown_lm.corpora.grammar import generate
 from pushdown_lm.trees import read_trees, to_brackets
+from pushdown_lm.trees.oracle import attachments_from_tree, stack_tape
 
 ROUNDS = 5
 

@@ -28,11 +28,11 @@ from rich.table import Table
 from torch import Tensor
 
 from pushdown_lm.errors import PushdownError
-from pushdown_lm.evals.loading import BaseLMScorer, EvaluationScorer
-from pushdown_lm.evals.scorer import Progress
 from pushdown_lm.evals.sg import Suite
 from pushdown_lm.files import atomic_write
-from pushdown_lm.pushdown_scorer import PushdownScorer, UnknownTokenError
+from pushdown_lm.search.loading import BaseLMScorer, EvaluationScorer
+from pushdown_lm.search.pushdown_scorer import PushdownScorer, UnknownTokenError
+from pushdown_lm.search.scorer import Progress
 from pushdown_lm.trees import Span
 
 NOUNS = ("distractor", "head")

@@ -26,11 +26,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pushdown_lm.batching import Collator
 from pushdown_lm.console import Advance
-from pushdown_lm.dyck import Prefix
-from pushdown_lm.modeling import IGNORED, PushdownForCausalLM
-from pushdown_lm.search import SearchError, SearchResult, search_batches
+from pushdown_lm.corpora.dyck import Prefix
+from pushdown_lm.data.batching import IGNORED, Collator
+from pushdown_lm.model.modeling import PushdownForCausalLM
+from pushdown_lm.search.beam import SearchError, SearchResult, search_batches
 
 PAIRS = 1 << 22
 """Pairs of positions, B x T x T, of one parallel pass."""
@@ -85,7 +85,7 @@ def evaluate_dyck(
 
     Args:
         symbol_ids: the token of each symbol, opening brackets first: ``(2K,)``.
-        beam, threshold, search_cells: of the search, as in :func:`pushdown_lm.search.search`;
+        beam, threshold, search_cells: of the search, as in :func:`pushdown_lm.search.beam.search`;
             ``search_cells`` is its ``batch_cells``.
         advance: is told the number of prefixes done.
     """

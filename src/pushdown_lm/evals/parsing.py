@@ -28,7 +28,7 @@ from typing import Any
 from rich.table import Table
 
 from pushdown_lm.errors import PushdownError
-from pushdown_lm.evals.scorer import Progress, Scorer, score_distinct
+from pushdown_lm.search.scorer import Progress, Scorer, score_distinct
 from pushdown_lm.trees import Span, Tree, is_binary
 
 PUNCTUATION = frozenset({

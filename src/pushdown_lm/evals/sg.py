@@ -28,7 +28,7 @@ from rich.table import Table
 
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.evals.formula import Formula
-from pushdown_lm.evals.scorer import Progress, Scorer, Token, score_distinct
+from pushdown_lm.search.scorer import Progress, Scorer, Token, score_distinct
 
 CIRCUITS: dict[str, tuple[str, ...]] = {
     "Agreement": ("number_orc", "number_prep", "number_src"),

@@ -21,7 +21,7 @@ from accelerate import PartialState  # type: ignore[import-untyped]
 from accelerate.utils import broadcast_object_list, gather_object  # type: ignore[import-untyped]
 
 from pushdown_lm.errors import PushdownError
-from pushdown_lm.evals.scorer import Scorer, Token
+from pushdown_lm.search.scorer import Scorer, Token
 from pushdown_lm.trees import Tree
 
 

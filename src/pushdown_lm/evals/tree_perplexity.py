@@ -23,16 +23,16 @@ from typing import Any
 import torch
 from rich.table import Table
 
-from pushdown_lm.batching import Collator
-from pushdown_lm.encoding import attach_pieces
+from pushdown_lm.data.batching import Collator
+from pushdown_lm.data.encoding import attach_pieces
+from pushdown_lm.data.tokenization import detokenize
 from pushdown_lm.errors import PushdownError
-from pushdown_lm.evals.loading import BaseLMScorer, EvaluationScorer
 from pushdown_lm.evals.perplexity import _perplexity
-from pushdown_lm.evals.scorer import Progress, Scorer, score_distinct
-from pushdown_lm.oracle import attachments_from_tree
-from pushdown_lm.pushdown_scorer import PushdownScorer, UnknownTokenError
-from pushdown_lm.tokenization import detokenize
+from pushdown_lm.search.loading import BaseLMScorer, EvaluationScorer
+from pushdown_lm.search.pushdown_scorer import PushdownScorer, UnknownTokenError
+from pushdown_lm.search.scorer import Progress, Scorer, score_distinct
 from pushdown_lm.trees import Tree
+from pushdown_lm.trees.oracle import attachments_from_tree
 
 BATCH = 32
 """Trees that are read at once."""

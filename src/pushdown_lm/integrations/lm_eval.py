@@ -21,9 +21,9 @@ from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 
 from pushdown_lm.errors import PushdownError
-from pushdown_lm.evals.loading import BaseLMScorer, load_scorer
-from pushdown_lm.evals.scorer import Token, score_distinct
-from pushdown_lm.pushdown_scorer import PushdownScorer
+from pushdown_lm.search.loading import BaseLMScorer, load_scorer
+from pushdown_lm.search.pushdown_scorer import PushdownScorer
+from pushdown_lm.search.scorer import Token, score_distinct
 
 DEFAULT_NEW_TOKENS = 64
 SAMPLING_OPTIONS = ("do_sample", "temperature", "top_k", "top_p")
@@ -35,7 +35,7 @@ class PushdownHarnessLM(LM):
 
     Args:
         pretrained: the model's folder.
-        beam, threshold, allow_unknown: as for :func:`pushdown_lm.evals.loading.load_scorer`.
+        beam, threshold, allow_unknown: as for :func:`pushdown_lm.search.loading.load_scorer`.
         score_eos: whether the end of a text is part of it, as in the paper's evaluations.
         batch_size: sentences that are sorted by length and searched together.
         device: where the model runs; the CPU, whatever it says, where there is nothing else.

@@ -23,8 +23,8 @@ import torch
 from minicons.scorer import LMScorer
 
 from pushdown_lm.errors import PushdownError
-from pushdown_lm.evals.loading import EvaluationScorer, load_scorer
-from pushdown_lm.evals.scorer import Token
+from pushdown_lm.search.loading import EvaluationScorer, load_scorer
+from pushdown_lm.search.scorer import Token
 
 
 class Prepared(NamedTuple):

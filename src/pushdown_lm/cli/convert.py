@@ -1,0 +1,74 @@
+"""`pushdown convert`: Pushdown Layers put into a pretrained language model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def convert(
+    source: Annotated[
+        str, typer.Argument(metavar="NAME_OR_FOLDER", help="A model: Hub name, folder, GGUF file.")
+    ],
+    out: Annotated[Path, typer.Option(help="The folder to write; new or empty.")],
+    layers: Annotated[
+        str, typer.Option(help="all, none, first:N, last:N, or indices from 0: 12-23 or 0,4,8.")
+    ] = "all",
+    gguf_file: Annotated[
+        str | None, typer.Option(help="A GGUF file of that name or folder.")
+    ] = None,
+    bos: Annotated[
+        str | None, typer.Option(help="The token that begins sentences, if not the tokenizer's.")
+    ] = None,
+    eos: Annotated[
+        str | None, typer.Option(help="The token that ends sentences, if not the tokenizer's.")
+    ] = None,
+    num_depths: Annotated[int, typer.Option(min=0, help="Rows of the depth embedding.")] = 64,
+    num_distances: Annotated[
+        int, typer.Option(min=0, help="Rows of the stack-distance embedding; 0 for none.")
+    ] = 0,
+    distance_counts: Annotated[
+        str, typer.Option(help="What distances count: constituents or open_tokens.")
+    ] = "constituents",
+    head: Annotated[
+        str, typer.Option(help="The attachment head: mlp, bilinear, all_positions or none.")
+    ] = "mlp",
+) -> None:
+    """Put Pushdown Layers into a pretrained language model.
+
+    Until it is trained, the new model computes what the old one did; a batch of tokens proves it.
+    With --layers none it is the paper's Base-LM, which is trained alike, for comparison.
+
+    pushdown convert gpt2-medium --layers last:12 --out models/gpt2-medium
+
+    pushdown convert SmolLM2-135M-Instruct.Q4_1.gguf --layers last:15 --out models/smollm2
+    """
+    from transformers.utils.logging import disable_progress_bar
+
+    from pushdown_lm.model.convert import convert as convert_model
+
+    disable_progress_bar()
+    done = convert_model(
+        source,
+        out,
+        layers=layers,
+        gguf_file=gguf_file,
+        bos=bos,
+        eos=eos,
+        num_depths=num_depths,
+        num_distances=num_distances,
+        distance_counts=distance_counts,
+        attachment_head=None if head == "none" else head,
+    )
+    chosen = ", ".join(map(str, done.pushdown_layers)) or "none"
+    typer.echo(f"decoder\t{done.decoder}, {done.num_layers} layers")
+    typer.echo(f"pushdown layers\t{chosen}")
+    typer.echo(f"parameters\t{done.parameters:,}, {done.added_parameters:,} of them new")
+    typer.echo(f"sentences\t{done.bos_token} ... {done.eos_token}, padding {done.pad_token}")
+    typer.echo(
+        f"logits\tsame as the original's: largest difference {done.largest_difference:.2g}, "
+        f"largest logit {done.largest_logit:.2g}"
+    )
+    typer.echo(f"saved\t{out}")

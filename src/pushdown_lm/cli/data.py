@@ -1,0 +1,187 @@
+"""`pushdown data`: trees to datasets that a model trains on."""
+
+from __future__ import annotations
+
+import json as json_module
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(help=__doc__, no_args_is_help=True)
+
+
+class Direction(StrEnum):
+    right = "right"
+    left = "left"
+
+
+class OnError(StrEnum):
+    raise_ = "raise"
+    skip = "skip"
+
+
+class TreeFormat(StrEnum):
+    auto = "auto"
+    penn = "penn"
+    binary = "binary"
+    conllu = "conllu"
+    snli = "snli"
+
+
+EXAMPLES = """
+Examples:
+
+    pushdown data build train.trees --valid valid.trees --test test.trees --out data/dickens
+
+    pushdown data build 'wsj/**/*.mrg.gz' --split 0.9,0.05,0.05 --tokenizer bpe:16000 --out data/wsj
+
+    pushdown data build corpus.trees --tokenizer gpt2/ --window 512 --errors skip --out data/windows
+"""
+
+
+@app.command(epilog=EXAMPLES)
+def build(
+    trees: Annotated[
+        list[str],
+        typer.Argument(metavar="TREES...", help="Files of training trees; globs and .gz allowed."),
+    ],
+    out: Annotated[Path, typer.Option(help="The folder to make.")],
+    valid: Annotated[
+        list[str] | None, typer.Option(help="Files of validation trees; may be repeated.")
+    ] = None,
+    test: Annotated[
+        list[str] | None, typer.Option(help="Files of test trees; may be repeated.")
+    ] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(metavar="A,B,C", help="Split TREES instead: shares of train, valid, test."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of --split.")] = 0,
+    tokenizer: Annotated[
+        str,
+        typer.Option(
+            metavar="bpe:SIZE|word|word:min_count=N|FOLDER",
+            help="Train a byte-level BPE, collect a word vocabulary (closed, or with <unk> for "
+            "words rarer than N), or use the tokenizer of a folder.",
+        ),
+    ] = "bpe:8000",
+    allow_unknown: Annotated[
+        bool, typer.Option("--allow-unknown", help="Words outside the vocabulary become <unk>.")
+    ] = False,
+    window: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Windows of at most N tokens instead of sentences."),
+    ] = None,
+    max_length: Annotated[
+        int | None, typer.Option(metavar="N", help="Skip sentences of more than N tokens.")
+    ] = None,
+    binarize: Annotated[
+        Direction, typer.Option(help="How constituents of many children become binary.")
+    ] = Direction.right,
+    detokenize: Annotated[
+        bool | None,
+        typer.Option(
+            "--detokenize/--keep-tokenised",
+            help="Whether words are put back into running text; by default they are, unless "
+            "tokens are whole words.",
+        ),
+    ] = None,
+    format: Annotated[TreeFormat, typer.Option(help="Format of the files.")] = TreeFormat.auto,
+    errors: Annotated[
+        OnError, typer.Option(help="What to do about a tree that cannot be used.")
+    ] = OnError.raise_,
+    processes: Annotated[int, typer.Option(min=1, help="Processes that encode.")] = 1,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a dataset of other sources or options.")
+    ] = False,
+) -> None:
+    """Trees to an Arrow dataset of token ids and attachments.
+
+    An interrupted build goes on where it stopped when the same command is given again.
+    """
+    from pushdown_lm.data.build import DataOptions, build_data
+
+    options = DataOptions(
+        tokenizer=tokenizer,
+        window=window,
+        max_length=max_length,
+        binarize=binarize.value,
+        detokenize=detokenize,
+        allow_unknown=allow_unknown,
+        split=None if split is None else _shares(split),
+        seed=seed,
+        format=format.value,
+        errors=errors.value,
+    )
+    given = {"train": trees, "valid": valid, "test": test}
+    sources = {name: files for name, files in given.items() if files}
+    data = build_data(sources, out, options, processes=processes, overwrite=overwrite)
+    _print_card(data.card)
+
+
+@app.command()
+def show(
+    folder: Annotated[Path, typer.Argument(help="A dataset made by `pushdown data build`.")],
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read everything and check it by its SHA-256.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="The whole card as JSON.")] = False,
+) -> None:
+    """What a dataset holds."""
+    from pushdown_lm.data.dataset import load_data
+
+    data = load_data(folder)
+    if verify:
+        data.verify()
+    if json:
+        typer.echo(json_module.dumps(data.card, indent=2, ensure_ascii=False))
+    else:
+        _print_card(data.card)
+
+
+def _shares(text: str) -> tuple[float, float, float]:
+    from pushdown_lm.data.encoding import DataError
+
+    try:
+        train, valid, test = map(float, text.split(","))
+    except ValueError:
+        raise DataError(
+            f"split: expected three shares as 0.9,0.05,0.05 (train, valid, test), got {text!r}"
+        ) from None
+    return train, valid, test
+
+
+COUNTS = {
+    "examples": "examples",
+    "sentences": "sentences",
+    "words": "words",
+    "tokens": "tokens",
+    "longest_example": "longest example",
+    "max_depth": "largest depth",
+    "max_stack_size": "largest stack",
+    "differing_sentences": "other tokens than the text's",
+}
+
+
+def _print_card(card: dict[str, Any]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    examples = "sentences" if card["window"] is None else f"windows of {card['window']} tokens"
+    title = f"{examples}, {card['tokenizer']} tokenizer of {card['vocab_size']:,} entries"
+    table = Table("", title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for name in card["splits"]:
+        table.add_column(name, justify="right")
+    for key, label in COUNTS.items():
+        table.add_row(label, *[f"{split[key]:,}" for split in card["splits"].values()])
+    console = Console()
+    console.print(table)
+    skipped = [(source["name"], source["skipped"]) for source in card["sources"]]
+    skipped += [(name, split["skipped"]) for name, split in card["splits"].items()]
+    for name, reasons in skipped:
+        for reason, count in reasons.items():
+            console.print(f"{name}: skipped {count:,}: {reason}", highlight=False, soft_wrap=True)
+    console.print(f"SHA-256 {card['fingerprint']}", highlight=False, soft_wrap=True)

@@ -1,0 +1,116 @@
+"""`pushdown finetune`: text classification with tapes from the model's own parses."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Epochs = Annotated[float, typer.Option(help="Passes over the training examples.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Prompts of a step.")]
+LearningRate = Annotated[float, typer.Option(help="The highest learning rate of fine-tuning.")]
+Frozen = Annotated[
+    str, typer.Option(help="What is not fine-tuned: none, all-but-pushdown, lower or lower:N.")
+]
+MaxTrain = Annotated[
+    int | None, typer.Option(min=1, help="Train on so many examples, drawn at random.")
+]
+MaxEval = Annotated[
+    int | None, typer.Option(min=1, help="Evaluate so many examples, drawn at random.")
+]
+
+
+class Split(StrEnum):
+    dev = "dev"
+    test = "test"
+
+
+def finetune(
+    tasks: Annotated[
+        list[str], typer.Argument(metavar="TASK...", help="rte, sst5, mrpc, stsb, or all.")
+    ],
+    model: Annotated[
+        list[Path], typer.Option(help="The folder of a Pushdown model; repeat it to compare.")
+    ],
+    data: Annotated[
+        Path, typer.Option(help="The folder of the task's files, or of the tasks' folders.")
+    ],
+    out: Annotated[Path, typer.Option(help="The folder for results and parses.")],
+    seeds: Annotated[int, typer.Option(min=1, help="How many runs, with the seeds 0, 1, ...")] = 3,
+    epochs: Epochs = 3.0,
+    batch_size: BatchSize = 16,
+    lr: LearningRate = 2e-5,
+    lm_weight: Annotated[
+        float, typer.Option(min=0, help="Weight of the language-model loss on the prompts.")
+    ] = 1.0,
+    beam: Annotated[int, typer.Option(min=1, help="Entries of the search for parses.")] = 10,
+    split: Annotated[
+        Split | None, typer.Option(help="What is evaluated; dev where there is one, or test.")
+    ] = None,
+    max_train: MaxTrain = None,
+    max_eval: MaxEval = None,
+    freeze: Frozen = "none",
+    lora_rank: Annotated[
+        int | None, typer.Option(min=1, help="Train low-rank adapters (peft) instead.")
+    ] = None,
+    gradient_checkpointing: Annotated[
+        bool, typer.Option("--gradient-checkpointing", help="Less memory, more time.")
+    ] = False,
+    bf16: Annotated[bool, typer.Option("--bf16", help="Compute in bfloat16.")] = False,
+    save: Annotated[bool, typer.Option("--save", help="Keep the fine-tuned models.")] = False,
+) -> None:
+    """Fine-tune models on RTE, SST-5, MRPC and STS-B, and compare them.
+
+    The model first parses every example; the parses are kept in OUT/parses.jsonl and fixed during
+    training. Prints one table, with mean and standard deviation over the seeds, in percent.
+    Finished runs are kept, so that the same command goes on after an interruption.
+
+    pushdown finetune rte --model runs/base/model --model runs/pushdown/model --data glue --out out
+
+    pushdown finetune all --model runs/pushdown/model --data glue --out out --freeze lower
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from transformers.utils.logging import disable_progress_bar, set_verbosity_error
+
+    from pushdown_lm.console import error_console
+    from pushdown_lm.corpora.glue import TASKS, find_task
+    from pushdown_lm.experiments import finetune as finetuning
+
+    set_verbosity_error()
+    disable_progress_bar()
+    chosen = list(TASKS.values()) if tasks == ["all"] else [find_task(name) for name in tasks]
+    options = finetuning.FinetuneOptions(
+        epochs=epochs,
+        batch_size=batch_size,
+        lr=lr,
+        lm_weight=lm_weight,
+        beam=beam,
+        split=None if split is None else split.value,
+        max_train=max_train,
+        max_eval=max_eval,
+        freeze=freeze,
+        lora_rank=lora_rank,
+        gradient_checkpointing=gradient_checkpointing,
+        bf16=bf16,
+    )
+    results = finetuning.finetune_all(chosen, model, data, out, options, seeds=seeds, save=save)
+    for result in results:
+        run = result.runs[-1]
+        error_console().print(
+            f"{result.task}, {result.model}: {result.num_train:,} examples, evaluated on "
+            f"{result.num_eval:,} ({result.split}); {run.trainable_parameters:,} of "
+            f"{run.parameters:,} parameters trained, {run.peak_memory_megabytes or 0:,.0f} MB"
+        )
+    header, *rows = finetuning.table(results)
+    console = Console()
+    if console.is_terminal:
+        shown = Table(*header)
+        for row in rows:
+            shown.add_row(*row)
+        console.print(shown)
+    else:
+        for row in (header, *rows):
+            typer.echo("\t".join(row))

@@ -1,0 +1,511 @@
+"""`pushdown score`, `surprisal`, `parse` and `generate`: what one asks of a trained model.
+
+The first three read sentences, one a line, from a file or standard input. A line that the model
+cannot read is an error with its number and exit code 2; with `--keep-going` it is reported and left
+out, the rest is still processed, and the exit code is 1.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pushdown_lm.errors import PushdownError
+
+if TYPE_CHECKING:
+    from pushdown_lm.console import Advance
+    from pushdown_lm.search.beam import ScoredTree
+    from pushdown_lm.search.pushdown_scorer import Analysis, PushdownScorer
+    from pushdown_lm.trees import Errors, Tree
+
+CHUNK = 256
+"""Lines that are sorted by length and searched before their results are written."""
+EXIT_SOME_FAILED = 1
+
+
+class TableFormat(StrEnum):
+    tsv = "tsv"
+    jsonl = "jsonl"
+
+
+class TreeFormat(StrEnum):
+    brackets = "brackets"
+    json = "json"
+    text = "text"
+
+
+class Unit(StrEnum):
+    token = "token"
+    word = "word"
+
+
+Model = Annotated[Path, typer.Argument(help="The folder of a trained model.")]
+Input = Annotated[
+    Path, typer.Argument(help="Sentences, one a line; `-` is standard input.", allow_dash=True)
+]
+Output = Annotated[
+    Path | None, typer.Option("--out", help="The file to write; by default standard output.")
+]
+Beam = Annotated[int, typer.Option(min=1, help="Parses that search keeps for a sentence.")]
+Threshold = Annotated[
+    float | None,
+    typer.Option(metavar="NATS", help="Drop parses this far below the best one, for speed."),
+]
+Pretokenised = Annotated[
+    bool,
+    typer.Option(
+        "--pretokenised", help="Words and punctuation marks are separated by spaces already."
+    ),
+]
+AllowUnknown = Annotated[
+    bool, typer.Option("--allow-unknown", help="Read words outside the vocabulary as <unk>.")
+]
+KeepGoing = Annotated[
+    bool, typer.Option("--keep-going", help="Report bad lines, go on, and exit with code 1.")
+]
+
+
+# ------------------------------------------------------------------ the commands
+
+
+def score(
+    model: Model,
+    sentences: Input = Path("-"),
+    out: Output = None,
+    tree: Annotated[
+        bool, typer.Option("--tree", help="The input holds trees: give log p(x, y) of each.")
+    ] = False,
+    beam: Beam = 300,
+    threshold: Threshold = None,
+    pretokenised: Pretokenised = False,
+    allow_unknown: AllowUnknown = False,
+    keep_going: KeepGoing = False,
+    format: Annotated[TableFormat, typer.Option()] = TableFormat.tsv,
+) -> None:
+    """Log-probabilities of sentences, summed over parses, in bits.
+
+    EOS is scored as one more token and one more word. The exact log2 p(x) lies between `log2_prob`
+    and `log2_prob + bound_bits`; `lost_bits` estimates how much the beam left out.
+
+    pushdown score runs/demo/model sentences.txt
+
+    echo '(S (NP The dog) barks)' | pushdown score runs/demo/model --tree
+    """
+    scorer = _load(model, beam, threshold, allow_unknown)
+    failures = _Failures(keep_going)
+    with _output(out) as file:
+        rows = (
+            _joint_rows(scorer, sentences, failures)
+            if tree
+            else _marginal_rows(scorer, sentences, pretokenised, failures)
+        )
+        _write_table(rows, file, format)
+    failures.exit()
+
+
+def surprisal(
+    model: Model,
+    sentences: Input = Path("-"),
+    out: Output = None,
+    unit: Annotated[Unit, typer.Option(help="A row for each token or for each word.")] = Unit.token,
+    beam: Beam = 300,
+    threshold: Threshold = None,
+    pretokenised: Pretokenised = False,
+    allow_unknown: AllowUnknown = False,
+    keep_going: KeepGoing = False,
+    format: Annotated[TableFormat, typer.Option()] = TableFormat.tsv,
+) -> None:
+    """The surprisal of every token or word, given all before it, in bits.
+
+    A word is what white space separates, and its surprisal is the sum of its tokens'. The space
+    before a word belongs to it. The first word has its surprisal after BOS, and EOS has a row of
+    its own at the end. Sentences are numbered by their lines, tokens from 1.
+
+    pushdown surprisal runs/demo/model sentences.txt --unit word > surprisals.tsv
+    """
+    scorer = _load(model, beam, threshold, allow_unknown)
+    failures = _Failures(keep_going)
+    with _output(out) as file:
+        analyses = _analyse(scorer, sentences, pretokenised, failures, "Surprisals")
+        rows = (
+            {"sentence_id": line, "token_id": number, "token": text, "surprisal": bits}
+            for line, analysis in analyses
+            if analysis is not None
+            for number, (text, bits) in enumerate(_units(analysis, unit), start=1)
+        )
+        _write_table(rows, file, format)
+    failures.exit()
+
+
+def parse(
+    model: Model,
+    sentences: Input = Path("-"),
+    out: Output = None,
+    n_best: Annotated[int, typer.Option("--n-best", min=1, help="Trees a sentence.")] = 1,
+    posteriors: Annotated[
+        bool, typer.Option("--posteriors", help="The probability of each constituent.")
+    ] = False,
+    beam: Beam = 300,
+    threshold: Threshold = None,
+    pretokenised: Pretokenised = False,
+    allow_unknown: AllowUnknown = False,
+    keep_going: KeepGoing = False,
+    format: Annotated[TreeFormat, typer.Option()] = TreeFormat.brackets,
+) -> None:
+    """The most probable tree of each sentence.
+
+    Trees are over words: subwords are merged, and what a parse leaves open EOS closes. With
+    `--n-best`, brackets follow the line's number, the rank and log2 p(x, tree). With
+    `--posteriors`, constituents are labelled with their probabilities over the beam. In brackets, a
+    line that was left out gives an empty line.
+
+    pushdown parse runs/demo/model sentences.txt --format text
+
+    pushdown parse runs/demo/model sentences.txt --n-best 5 --posteriors --format json
+    """
+    scorer = _load(model, beam, threshold, allow_unknown)
+    failures = _Failures(keep_going)
+    write = {
+        TreeFormat.brackets: _write_brackets,
+        TreeFormat.json: _write_tree_json,
+        TreeFormat.text: _write_drawing,
+    }[format]
+    with _output(out) as file:
+        for line, analysis in _analyse(scorer, sentences, pretokenised, failures, "Parsing"):
+            write(file, line, analysis, n_best, posteriors)
+    failures.exit()
+
+
+def generate(
+    model: Model,
+    prompt: Annotated[
+        list[str] | None, typer.Option(help="Text to continue; may be repeated.")
+    ] = None,
+    out: Output = None,
+    count: Annotated[int, typer.Option(min=1, help="Samples for each prompt.")] = 1,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Longest sample, prompt included.")] = 64,
+    temperature: Annotated[float, typer.Option(help="Below 1 sharpens, above 1 flattens.")] = 1.0,
+    top_k: Annotated[int | None, typer.Option(help="Draw among the k best tokens.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Draw among the best tokens of this total probability.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Equal seeds give equal samples.")] = 0,
+    batch: Annotated[int, typer.Option(min=1, help="Samples drawn at once.")] = 64,
+    beam: Beam = 300,
+    format: Annotated[TreeFormat, typer.Option()] = TreeFormat.text,
+) -> None:
+    """Sample sentences with their trees.
+
+    The parse of a prompt is drawn from its posterior over a beam. A sample whose text does not
+    become the same tokens again has a tree over tokens instead of words.
+
+    pushdown generate runs/demo/model --count 5 --top-p 0.9
+
+    pushdown generate runs/demo/model --prompt 'The dog' --prompt 'The dogs' --seed 1 --format json
+    """
+    from pushdown_lm.console import progress
+    from pushdown_lm.search.sampling import logits_processors, sample
+
+    scorer = _load(model, beam, None, allow_unknown=False)
+    processors = logits_processors(scorer.model, temperature=temperature, top_k=top_k, top_p=top_p)
+    prompts = [scorer.encode(text).ids if text else () for text in prompt or [""]]
+    wanted = [ids for ids in prompts for _ in range(count)]
+    with _output(out) as file, progress("Sampling", len(wanted), "samples") as advance:
+        for start in range(0, len(wanted), batch):
+            samples = sample(
+                scorer.model,
+                wanted[start : start + batch],
+                max_tokens=max_tokens,
+                processors=processors,
+                seed=seed + start,
+                beam=beam,
+            )
+            for drawn in samples:
+                _write_sample(file, scorer, drawn, format)
+            advance(len(samples))
+
+
+# ------------------------------------------------------------------ reading
+
+
+@dataclass
+class _Failures:
+    """Lines that cannot be used."""
+
+    keep_going: bool
+    count: int = 0
+
+    def report(self, place: str, error: Exception, count: int = 1) -> None:
+        if not self.keep_going:
+            raise PushdownError(f"{place}: {error}") from None
+        self.count += count
+        print(f"pushdown: {place}: {error}", file=sys.stderr)
+
+    def exit(self) -> None:
+        if self.count:
+            print(f"pushdown: {self.count} left out", file=sys.stderr)
+            raise typer.Exit(EXIT_SOME_FAILED)
+
+
+def _load(folder: Path, beam: int, threshold: float | None, allow_unknown: bool) -> PushdownScorer:
+    from transformers.utils import logging
+
+    from pushdown_lm.search.pushdown_scorer import PushdownScorer
+
+    logging.disable_progress_bar()
+    return PushdownScorer.from_pretrained(
+        folder, beam=beam, threshold=threshold, allow_unknown=allow_unknown
+    )
+
+
+def _read_bytes(path: Path) -> tuple[str, bytes]:
+    """The name by which messages call a file, and what it holds."""
+    if str(path) == "-":
+        return "<stdin>", sys.stdin.buffer.read()
+    return str(path), path.read_bytes()
+
+
+def _analyse(
+    scorer: PushdownScorer, path: Path, pretokenised: bool, failures: _Failures, label: str
+) -> Iterator[tuple[int, Analysis | None]]:
+    """Every line's number with what search finds, in order; None for a line that is left out."""
+    from pushdown_lm.console import progress
+
+    source, content = _read_bytes(path)
+    lines = content.removeprefix(b"\xef\xbb\xbf").splitlines()
+    with progress(label, len(lines), "sentences") as advance:
+        for start in range(0, len(lines), CHUNK):
+            chunk = lines[start : start + CHUNK]
+            yield from _analyse_chunk(scorer, source, start, chunk, pretokenised, failures, advance)
+
+
+def _analyse_chunk(
+    scorer: PushdownScorer,
+    source: str,
+    start: int,
+    lines: Sequence[bytes],
+    pretokenised: bool,
+    failures: _Failures,
+    advance: Advance,
+) -> Iterator[tuple[int, Analysis | None]]:
+    encoded = {}
+    for number, line in enumerate(lines, start=start + 1):
+        try:
+            text = line.decode()
+            encoded[number] = scorer.encode(text.split() if pretokenised else text.strip())
+        except ValueError as error:
+            failures.report(f"{source}:{number}", error)
+            advance()
+    numbers = list(encoded)
+    found: dict[int, Analysis] = {}
+    for batch in scorer.analyse_batches(list(encoded.values())):
+        found.update({numbers[row]: analysis for row, analysis in batch.items()})
+        advance(len(batch))
+    for number in range(start + 1, start + len(lines) + 1):
+        yield number, found.get(number)
+
+
+# ------------------------------------------------------------------ tables
+
+
+def _bits(nats: float) -> float:
+    return nats / math.log(2)
+
+
+def _per_unit(log2_prob: float, num_tokens: int, num_words: int) -> dict[str, Any]:
+    return {
+        "bits_per_token": -log2_prob / (num_tokens + 1),
+        "bits_per_word": -log2_prob / (num_words + 1),
+        "tokens": num_tokens,
+        "words": num_words,
+    }
+
+
+def _marginal_rows(
+    scorer: PushdownScorer, path: Path, pretokenised: bool, failures: _Failures
+) -> Iterator[dict[str, Any]]:
+    for line, analysis in _analyse(scorer, path, pretokenised, failures, "Scoring"):
+        if analysis is not None:
+            sentence, result = analysis.sentence, analysis.result
+            log2_prob = _bits(result.log_prob)
+            yield {
+                "sentence_id": line,
+                "log2_prob": log2_prob,
+                **_per_unit(log2_prob, len(sentence.ids), len(sentence.words)),
+                "bound_bits": _bits(result.log_prob_bound),
+                "lost_bits": _bits(result.lost_nats),
+                "entries": len(result.log_joints),
+            }
+
+
+def _joint_rows(
+    scorer: PushdownScorer, path: Path, failures: _Failures
+) -> Iterator[dict[str, Any]]:
+    from pushdown_lm.console import progress
+    from pushdown_lm.trees import parse_trees
+
+    source, content = _read_bytes(path)
+    skipped: Counter[str] = Counter()
+    errors: Errors = "skip" if failures.keep_going else "raise"
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise PushdownError(f"{source}: expected UTF-8, {error}") from None
+    trees = list(parse_trees(text, source=source, errors=errors, counts=skipped))
+    for reason, count in skipped.items():
+        failures.report(source, PushdownError(f"{count} malformed: {reason}"), count)
+    with progress("Scoring", len(trees), "trees") as advance:
+        for number, tree in enumerate(trees, start=1):
+            try:
+                log2_joint = _bits(scorer.log_joint(tree))
+                num_tokens = len(scorer.encode(tree.words).ids)
+            except PushdownError as error:
+                failures.report(f"{source}, tree {number}", error)
+            else:
+                units = _per_unit(log2_joint, num_tokens, len(tree.words))
+                yield {"sentence_id": number, "log2_joint": log2_joint, **units}
+            advance()
+
+
+def _units(analysis: Analysis, unit: Unit) -> list[tuple[str, float]]:
+    if unit is Unit.word:
+        return analysis.words
+    return [(token.text, token.surprisal) for token in analysis.tokens]
+
+
+def _write_table(rows: Iterator[dict[str, Any]], file: IO[str], format: TableFormat) -> None:
+    header = False
+    for row in rows:
+        if format is TableFormat.jsonl:
+            print(_json(row), file=file)
+            continue
+        if not header:
+            print(*row, sep="\t", file=file)
+            header = True
+        print(*map(_cell, row.values()), sep="\t", file=file)
+
+
+def _cell(value: object) -> str:
+    return f"{value:.6f}" if isinstance(value, float) else str(value)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+# ------------------------------------------------------------------ trees
+
+
+def _labelled(tree: Tree, probabilities: dict[tuple[int, int], float] | None) -> Tree:
+    """The tree with its constituents' probabilities for labels, if there are any."""
+    from pushdown_lm.trees import Tree
+
+    if probabilities is None:
+        return tree
+    return Tree(tree.words, tree.spans, tuple(f"{probabilities[span]:.3f}" for span in tree.spans))
+
+
+def _probabilities(
+    trees: Sequence[ScoredTree], wanted: bool
+) -> dict[tuple[int, int], float] | None:
+    from pushdown_lm.search.beam import posteriors
+
+    return posteriors(trees) if wanted else None
+
+
+def _write_brackets(
+    file: IO[str], line: int, analysis: Analysis | None, n_best: int, with_posteriors: bool
+) -> None:
+    from pushdown_lm.trees import to_brackets
+
+    if analysis is None:
+        print(file=file)
+        return
+    trees = analysis.trees()
+    probabilities = _probabilities(trees, with_posteriors)
+    for rank, scored in enumerate(trees[:n_best], start=1):
+        brackets = to_brackets(_labelled(scored.tree, probabilities))
+        columns = [brackets]
+        if n_best > 1:
+            columns = [str(line), str(rank), _cell(_bits(scored.log_prob)), brackets]
+        print(*columns, sep="\t", file=file)
+
+
+def _write_tree_json(
+    file: IO[str], line: int, analysis: Analysis | None, n_best: int, with_posteriors: bool
+) -> None:
+    from pushdown_lm.trees import to_brackets
+
+    if analysis is None:
+        return
+    trees = analysis.trees()
+    record = {
+        "sentence_id": line,
+        "words": analysis.sentence.leaves,
+        "log2_prob": _bits(analysis.result.log_prob),
+        "bound_bits": _bits(analysis.result.log_prob_bound),
+        "trees": [
+            {
+                "brackets": to_brackets(scored.tree),
+                "spans": scored.tree.spans,
+                "log2_prob": _bits(scored.log_prob),
+                "posterior": math.exp(scored.log_prob - analysis.result.log_prob),
+            }
+            for scored in trees[:n_best]
+        ],
+    }
+    probabilities = _probabilities(trees, with_posteriors)
+    if probabilities is not None:
+        record["posteriors"] = [[*span, value] for span, value in probabilities.items()]
+    print(_json(record), file=file)
+
+
+def _write_drawing(
+    file: IO[str], line: int, analysis: Analysis | None, n_best: int, with_posteriors: bool
+) -> None:
+    from pushdown_lm.trees import draw
+
+    if analysis is None:
+        return
+    trees = analysis.trees()
+    probabilities = _probabilities(trees, with_posteriors)
+    for rank, scored in enumerate(trees[:n_best], start=1):
+        print(f"{line}.{rank}  log2 p = {_bits(scored.log_prob):.3f}", file=file)
+        print(draw(_labelled(scored.tree, probabilities)), end="\n\n", file=file)
+
+
+def _write_sample(file: IO[str], scorer: PushdownScorer, drawn: Any, format: TreeFormat) -> None:
+    from pushdown_lm.trees import draw, to_brackets
+
+    text, tree = scorer.read_back(drawn.tokens, drawn.history)
+    if format is TreeFormat.json:
+        record = {"text": text, "finished": drawn.finished, "tokens": drawn.tokens}
+        if tree is not None:
+            record.update(brackets=to_brackets(tree), words=tree.words, spans=tree.spans)
+        print(_json(record), file=file)
+    elif format is TreeFormat.brackets:
+        print("" if tree is None else to_brackets(tree), file=file)
+    else:
+        print(text if drawn.finished else f"{text} ...", file=file)
+        print("" if tree is None else draw(tree), end="\n\n", file=file)
+
+
+@contextmanager
+def _output(path: Path | None) -> Iterator[IO[str]]:
+    from pushdown_lm.files import atomic_write
+
+    if path is None:
+        yield sys.stdout
+    else:
+        with atomic_write(path) as file:
+            yield file

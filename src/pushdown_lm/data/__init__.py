@@ -1,0 +1,1 @@
+"""Trees to batches: tokenization, encoding, datasets on disk, padding and sampling."""

@@ -1,0 +1,115 @@
+"""A dataset on disk: token ids and attachments that a model trains on.
+
+    DIR/card.json                    what the dataset is made of: sources, counts, histograms
+    DIR/tokenizer                    a Transformers fast tokenizer
+    DIR/train, DIR/valid, DIR/test   Arrow datasets: input_ids, attachments, length
+
+The card has a SHA-256 of the content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pushdown_lm.data.encoding import DataError
+from pushdown_lm.data.example_files import ContentDigest
+from pushdown_lm.data.tokenization import EncoderSettings, load_tokenizer
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import PreTrainedTokenizerFast
+
+FORMAT_VERSION = 1
+SPLITS = ("train", "valid", "test")
+CARD = "card.json"
+
+
+@dataclass(frozen=True)
+class Data:
+    """A finished dataset."""
+
+    folder: Path
+    train: Dataset
+    valid: Dataset | None
+    test: Dataset | None
+    tokenizer: PreTrainedTokenizerFast
+    card: dict[str, Any]
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the examples and the tokenizer, as the card has it."""
+        return self.card["fingerprint"]
+
+    @property
+    def splits(self) -> dict[str, Dataset]:
+        """The splits that there are, by name."""
+        named = {"train": self.train, "valid": self.valid, "test": self.test}
+        return {name: split for name, split in named.items() if split is not None}
+
+    def verify(self) -> None:
+        """Read everything and compare it with the fingerprint: an error if a byte has changed."""
+        digests = [ContentDigest.of(*item).hexdigest() for item in self.splits.items()]
+        settings = EncoderSettings.of(self.tokenizer, restore_text=True, allow_unknown=True)
+        found = fingerprint(settings.tokenizer, digests)
+        if found != self.fingerprint:
+            raise DataError(
+                f"{self.folder}: expected content of SHA-256 {self.fingerprint}, found {found}"
+            )
+
+
+def load_data(folder: str | os.PathLike[str]) -> Data:
+    """Open a dataset made by :func:`build_data`."""
+    folder = Path(folder)
+    card = read_card(folder)
+    for name in ("tokenizer", *card["splits"]):
+        if not (folder / name).is_dir():
+            raise DataError(f"{folder / name}: named in card.json, but absent")
+    splits = {name: _load_split(folder / name) for name in card["splits"]}
+    return Data(
+        folder=folder,
+        train=splits["train"],
+        valid=splits.get("valid"),
+        test=splits.get("test"),
+        tokenizer=load_tokenizer(folder / "tokenizer"),
+        card=card,
+    )
+
+
+def _load_split(folder: Path) -> Dataset:
+    from datasets import load_from_disk
+
+    try:
+        return load_from_disk(str(folder))
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(
+            f"{folder}: expected an Arrow dataset, found a damaged one: {error}"
+        ) from None
+
+
+def read_card(folder: Path) -> dict[str, Any]:
+    path = folder / CARD
+    if not path.is_file():
+        raise DataError(f"{folder}: expected a dataset made by `pushdown data build`, no card.json")
+    try:
+        card = json.loads(path.read_text(encoding="utf-8"))
+        version = card["format_version"]
+    except (ValueError, KeyError, TypeError):
+        raise DataError(f"{path}: expected the card of a dataset, found other content") from None
+    if version != FORMAT_VERSION:
+        raise DataError(f"{path}: expected format version {FORMAT_VERSION}, found {version}")
+    return card
+
+
+def fingerprint(tokenizer: str, digests: Iterable[str]) -> str:
+    """SHA-256 of a serialised tokenizer and of the content of the splits."""
+    return sha256(" ".join([sha256(tokenizer), *digests]))
+
+
+def sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,1 @@
+"""The experiments, end to end: data, training, evaluation, tables and plots."""

@@ -1,0 +1,42 @@
+"""The machine that a run was made on: memory and versions."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+PACKAGES = ("torch", "transformers", "accelerate", "tokenizers", "datasets", "numpy")
+
+
+def versions() -> dict[str, Any]:
+    """Software and machine, for the record of a run."""
+    return {
+        "pushdown-lm": version("pushdown-lm"),
+        "python": platform.python_version(),
+        **{package: version(package) for package in PACKAGES},
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+    }
+
+
+def peak_memory_megabytes(device: torch.device) -> float | None:
+    """The most memory held so far: of the accelerator, or of the process if there is none.
+
+    None where the operating system does not tell (Windows).
+    """
+    if device.type != "cpu":
+        import torch
+
+        return float(torch.accelerator.max_memory_allocated(device)) / 2**20
+    try:
+        import resource
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)

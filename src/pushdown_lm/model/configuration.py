@@ -1,0 +1,145 @@
+"""The configuration of a Pushdown model: any decoder's, and what is added to it."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
+
+from huggingface_hub.dataclasses import strict
+from transformers import AutoConfig, PreTrainedConfig
+from transformers.configuration_utils import SubConfigSpec
+
+from pushdown_lm.errors import ConfigError
+
+Implementation: TypeAlias = Literal["reference", "gather", "tiled", "flex"]
+"""The implementations of :mod:`pushdown_lm.model.attention`."""
+HeadVariant: TypeAlias = Literal["mlp", "bilinear", "all_positions"]
+"""The variants of :class:`pushdown_lm.model.head.AttachmentHead`."""
+DistanceCounts: TypeAlias = Literal["constituents", "open_tokens"]
+"""What the distance of a token counts: :class:`pushdown_lm.trees.oracle.ParseState` has both."""
+
+
+@strict
+class PushdownConfig(PreTrainedConfig):
+    """A decoder of Transformers with Pushdown Layers and an attachment head.
+
+    ``pushdown_layers=[]`` with a head is the paper's Base-LM (attachments as a second task), and
+    without a head the plain language model.
+    """
+
+    model_type: ClassVar[str] = "pushdown"
+    sub_configs_defaults: ClassVar[dict[str, SubConfigSpec]] = {
+        "decoder_config": SubConfigSpec(config_class=AutoConfig, model_type="gpt2")
+    }
+
+    decoder_config: dict[str, Any] | PreTrainedConfig | None = None
+    """The decoder's own configuration; GPT-2's defaults if left out."""
+    pushdown_layers: list[int] | None = None
+    """Indices of the layers whose attention sees the tape; all of them if left out."""
+    attachment_head: str | None = "mlp"
+    """A variant of :class:`pushdown_lm.model.head.AttachmentHead`, or None for no head."""
+    num_depths: int = 64
+    """Rows of the depth embedding; greater depths share its last row."""
+    num_distances: int = 0
+    """Rows of the distance embedding; 0, as in the paper, for none."""
+    distance_counts: str = "constituents"
+    """What the distance from a token to the top of the stack counts: all ``constituents``, or only
+    ``open_tokens``, the tokens that no reduce has touched."""
+    attention: str = "tiled"
+    """An implementation of :mod:`pushdown_lm.model.attention`."""
+    attachment_loss_weight: float = 1.0
+    """Weight of the attachment loss beside the language-model loss."""
+    head_dropout: float = 0.0
+    """Dropout inside the attachment head."""
+    bos_token_id: int | None = None
+    """ROOT of every sentence; the decoder's own if left out. May equal ``eos_token_id``."""
+    eos_token_id: int | None = None
+    """End of every sentence; the decoder's own if left out."""
+    pad_token_id: int | None = None
+    """Padding, never seen by the model; EOS if left out."""
+    tie_word_embeddings: bool = False
+    """Whether the decoder ties its embeddings (taken from its own configuration)."""
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        super().__post_init__(**kwargs)
+        self.decoder_config = copy.deepcopy(self.decoder_config)  # its attention becomes ours
+        decoder = self.decoder
+        self.tie_word_embeddings = bool(getattr(decoder, "tie_word_embeddings", False))
+        for name in ("bos_token_id", "eos_token_id"):
+            if getattr(self, name) is None:
+                setattr(self, name, _single_id(decoder, name))
+        if self.bos_token_id is None:
+            self.bos_token_id = self.eos_token_id
+        if self.pad_token_id is None:
+            self.pad_token_id = self.eos_token_id
+        layers = range(decoder.num_hidden_layers)
+        if self.pushdown_layers is None:
+            self.pushdown_layers = list(layers)
+        self.pushdown_layers = sorted({int(layer) for layer in self.pushdown_layers})
+        self._check(layers)
+
+    def _check(self, layers: range) -> None:
+        outside = [layer for layer in self.pushdown_layers or [] if layer not in layers]
+        if outside:
+            raise ConfigError(
+                f"pushdown_layers: the decoder has layers 0 to {len(layers) - 1}, got {outside}"
+            )
+        _check_choice("attention", self.attention, get_args(Implementation))
+        _check_choice("attachment_head", self.attachment_head, (None, *get_args(HeadVariant)))
+        _check_choice("distance_counts", self.distance_counts, get_args(DistanceCounts))
+        if (
+            self.num_depths < 0
+            or self.num_distances < 0
+            or not self.num_depths + self.num_distances
+        ):
+            raise ConfigError(
+                "num_depths, num_distances: expected at least one row in one of them, got "
+                f"{self.num_depths} and {self.num_distances}"
+            )
+        if self.attachment_loss_weight < 0:
+            raise ConfigError(
+                f"attachment_loss_weight: expected 0 or more, got {self.attachment_loss_weight}"
+            )
+        if self.uses_tape and self.eos_token_id is None:
+            raise ConfigError(
+                "eos_token_id: sentences end with an EOS token, but neither the configuration nor "
+                "the decoder's names one"
+            )
+
+    @property
+    def decoder(self) -> PreTrainedConfig:
+        assert isinstance(self.decoder_config, PreTrainedConfig)
+        return self.decoder_config
+
+    @property
+    def uses_tape(self) -> bool:
+        """Whether anything in the model looks at the parse."""
+        return bool(self.pushdown_layers) or self.attachment_head is not None
+
+    @property
+    def shared_boundary(self) -> bool:
+        """Whether one token is both EOS and the ROOT of the next sentence."""
+        return self.bos_token_id == self.eos_token_id
+
+    @property
+    def max_positions(self) -> int | None:
+        """The longest input that the decoder's positions allow, if they bound it."""
+        return getattr(self.decoder, "max_position_embeddings", None)
+
+    def get_text_config(self, *args: Any, **kwargs: Any) -> PreTrainedConfig:
+        return self.decoder.get_text_config(*args, **kwargs)
+
+
+def _check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
+    if value not in choices:
+        listed = ", ".join(str(choice) for choice in choices)
+        raise ConfigError(f"{name}: expected one of {listed}, got {value!r}")
+
+
+def _single_id(config: PreTrainedConfig, name: str) -> int | None:
+    """A token id of a decoder's configuration, the first if it lists several."""
+    value = getattr(config.get_text_config(), name, None)
+    return value[0] if isinstance(value, list) else value
+
+
+AutoConfig.register(PushdownConfig.model_type, PushdownConfig)

@@ -1,0 +1,163 @@
+"""Models from their settings: new ones, pretrained ones, and Pushdown models trained further."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from pushdown_lm.data.tokenization import load_tokenizer
+from pushdown_lm.errors import ConfigError, PushdownError
+from pushdown_lm.files import MANIFEST, verify_manifest
+from pushdown_lm.model.configuration import PushdownConfig
+from pushdown_lm.model.layers import parse_layers
+from pushdown_lm.model.modeling import PushdownForCausalLM
+from pushdown_lm.model.settings import DecoderSettings, ModelSettings
+
+DROPOUT_FIELDS = ("resid_pdrop", "embd_pdrop", "attn_pdrop", "attention_dropout", "hidden_dropout")
+"""What decoders of Transformers call their dropout probabilities."""
+ADDED_FIELDS = ("attachment_head", "num_depths", "num_distances", "distance_counts")
+"""What settings and configuration of a Pushdown model have in common, besides its layers."""
+
+
+def build_model(
+    settings: ModelSettings, tokenizer: PreTrainedTokenizerBase, dropout: float | None = None
+) -> PushdownForCausalLM:
+    """The model for a tokenizer; a vocabulary of another size is an error that names the key."""
+    options: dict[str, Any] = {
+        **{name: getattr(settings, name) for name in ADDED_FIELDS},
+        "attention": settings.attention,
+        "attachment_loss_weight": settings.attachment_loss_weight,
+        "head_dropout": dropout or 0.0,
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    try:
+        if settings.pretrained is None:
+            decoder = decoder_config(settings.decoder, tokenizer, dropout)
+            layers = chosen_layers(settings, decoder.num_hidden_layers)
+            config = PushdownConfig(decoder_config=decoder, pushdown_layers=layers, **options)
+            return PushdownForCausalLM(config)
+        pretrained = _pretrained_config(settings.pretrained, len(tokenizer))
+        if isinstance(pretrained, PushdownConfig):
+            return _continue(settings, pretrained, tokenizer, dropout)
+        fields = _dropout_fields(set(type(pretrained).__dataclass_fields__), dropout)
+        return PushdownForCausalLM.from_pretrained_lm(
+            settings.pretrained,
+            pushdown_layers=chosen_layers(settings, pretrained.num_hidden_layers),
+            load_options={**fields, "dtype": torch.float32},
+            **options,
+        )
+    except PushdownError:
+        raise
+    except ValueError as error:
+        raise ConfigError(f"decoder: {error}") from error
+
+
+def chosen_layers(settings: ModelSettings, count: int) -> list[int]:
+    """The indices of the pushdown layers of a decoder with ``count`` layers."""
+    layers = settings.pushdown_layers
+    if not isinstance(layers, str):
+        return list(layers)
+    try:
+        return parse_layers(layers, count)
+    except ConfigError as error:
+        raise ConfigError(f"pushdown_{error}") from None
+
+
+def decoder_config(
+    settings: DecoderSettings, tokenizer: PreTrainedTokenizerBase, dropout: float | None
+) -> PreTrainedConfig:
+    """The configuration of a new decoder."""
+    if settings.type not in CONFIG_MAPPING:
+        raise ConfigError(
+            f"decoder.type: expected a model type of Transformers, got {settings.type!r}"
+        )
+    config_class: Any = CONFIG_MAPPING[settings.type]
+    known = set(config_class.__dataclass_fields__)
+    fields = {}
+    for name, value in (settings.model_extra or {}).items():
+        own_name = config_class.attribute_map.get(name, name)
+        if own_name not in known:
+            raise ConfigError(
+                f"decoder.{name}: the configuration of {settings.type} has no such field"
+            )
+        fields[own_name] = value
+    if settings.vocab_size not in (None, len(tokenizer)):
+        raise ConfigError(
+            f"decoder.vocab_size: the recipe is for a vocabulary of {settings.vocab_size:,} "
+            f"tokens, the data has {len(tokenizer):,}"
+        )
+    try:
+        return config_class(
+            vocab_size=len(tokenizer),
+            bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+            **_dropout_fields(known, dropout) | fields,
+        )
+    except (TypeError, ValueError, StrictDataclassError) as error:
+        detail = " ".join(str(error).split())
+        raise ConfigError(f"decoder: {detail}") from error
+
+
+def _pretrained_config(name: str, vocabulary: int) -> PreTrainedConfig:
+    try:
+        config: PreTrainedConfig = AutoConfig.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        first_line = str(error).strip().splitlines()[0]
+        raise ConfigError(f"pretrained: {first_line}") from error
+    embedded = config.get_text_config().vocab_size
+    if embedded < vocabulary:
+        raise ConfigError(
+            f"pretrained: {name} has a vocabulary of {embedded:,} tokens, the data has "
+            f"{vocabulary:,}"
+        )
+    return config
+
+
+def _continue(
+    settings: ModelSettings,
+    config: PushdownConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    dropout: float | None,
+) -> PushdownForCausalLM:
+    """A Pushdown model as its folder has it, to be trained further."""
+    folder = Path(str(settings.pretrained))
+    if (folder / MANIFEST).is_file():
+        verify_manifest(folder)
+    if load_tokenizer(folder).get_vocab() != tokenizer.get_vocab():
+        raise ConfigError(
+            f"pretrained: the data was made with another tokenizer than {folder} has; "
+            f"build it with --tokenizer {folder}"
+        )
+    for name in ("bos_token_id", "eos_token_id"):
+        if getattr(config, name) != getattr(tokenizer, name):
+            raise ConfigError(
+                f"pretrained: {folder} has the {name} {getattr(config, name)}, the data "
+                f"has {getattr(tokenizer, name)}"
+            )
+    wanted = {"pushdown_layers": chosen_layers(settings, config.decoder.num_hidden_layers)}
+    wanted |= {name: getattr(settings, name) for name in ADDED_FIELDS}
+    for name in settings.model_fields_set & wanted.keys():
+        if wanted[name] != getattr(config, name):
+            raise ConfigError(
+                f"{name}: the recipe wants {wanted[name]}, {folder} has "
+                f"{getattr(config, name)}; leave the key out to keep it"
+            )
+    config.attention = settings.attention
+    config.attachment_loss_weight = settings.attachment_loss_weight
+    config.head_dropout = dropout or 0.0
+    known = set(type(config.decoder).__dataclass_fields__)
+    for name, value in _dropout_fields(known, dropout).items():
+        setattr(config.decoder, name, value)
+    return PushdownForCausalLM.from_pretrained(folder, config=config, dtype=torch.float32)
+
+
+def _dropout_fields(known: set[str], dropout: float | None) -> dict[str, float]:
+    return {} if dropout is None else {name: dropout for name in DROPOUT_FIELDS if name in known}

@@ -1,0 +1,115 @@
+"""The attachment head: which constituent of the stack the next token attaches to.
+
+Shapes: B batch, T decisions (row k decides for token k + 1), S positions that can be attached to,
+C candidate slots, d hidden width, F tape features.
+
+The paper's equation 5 scores the next token against the last hidden state of every position:
+
+    p(r_{k+1} = j) ~ exp(q_k . key_j),       q_k = MLP([h_k ; emb(x_{k+1})])
+
+with the depth of j embedded in its key (the paper's appendix), and a key of its own for shifting.
+Here the softmax runs over the legal candidates only, the right ends of the constituents on the
+stack and the shift, so that the joint probability of string and parse is a proper one. As in
+attention, the depth term is a look-up in ``q E^T``: no T x S x d tensor is made.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from pushdown_lm.model.configuration import HeadVariant
+from pushdown_lm.trees.oracle import SHIFT_SLOT
+
+
+class AttachmentHead(nn.Module):
+    """Scores the legal attachments of each next token.
+
+    Variants:
+        mlp            as the paper's appendix: depth embedded in the keys, an MLP for the shift.
+        bilinear       equation 5 alone: ``h_j^T W q_k``, the shift scored by ``q_k^T W q_k``.
+        all_positions  as the authors' code: the parameters of ``mlp``, keys of size T x S x d, and
+                       a softmax over all earlier positions, legal or not. For comparison.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        embedding_size: int,
+        num_depths: int,
+        num_distances: int = 0,
+        variant: HeadVariant = "mlp",
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.variant = variant
+        self.scaling = hidden_size**-0.5
+        self.query = _two_layers(hidden_size + embedding_size, hidden_size, dropout)
+        self.key = nn.Linear(hidden_size, hidden_size, bias=False)
+        if variant != "bilinear":
+            self.shift_key = _two_layers(hidden_size + embedding_size, hidden_size, dropout)
+            self.tape_embedding = nn.Parameter(torch.zeros(num_depths + num_distances, hidden_size))
+
+    def queries(self, hidden: Tensor, next_embedding: Tensor) -> tuple[Tensor, Tensor]:
+        """The query of each decision and the score of shifting: ``(B, T, d)``, ``(B, T)``."""
+        query = self.query(torch.cat([hidden, next_embedding], -1))
+        if self.variant == "bilinear":
+            shift_key = self.key(query)
+        else:
+            shift_key = self.shift_key(torch.cat([query, next_embedding], -1))
+        return query, (query * shift_key).sum(-1)
+
+    def forward(
+        self,
+        hidden: Tensor,
+        next_embedding: Tensor,
+        keys: Tensor,
+        index: Tensor,
+        legal: Tensor,
+        features: Tensor,
+    ) -> Tensor:
+        """Scores of the candidate slots, -inf where illegal: ``(B, T, C)``.
+
+        Args:
+            hidden: ``(B, T, d)``, the decoder's last hidden states h_k.
+            next_embedding: ``(B, T, e)``, the embeddings of the next tokens x_{k+1}.
+            keys: ``(B, S, d)``, ``self.key`` of the hidden states of all positions so far.
+            index: ``(B, T, C)``, positions of the candidates; slot 0 is the shift.
+            legal: ``(B, T, C)`` bool.
+            features: ``(F, B, T, S)``, rows of the tape embedding for each position.
+        """
+        query, shift = self.queries(hidden, next_embedding)
+        index = index.clamp(max=keys.shape[1] - 1)
+        scores = (query @ keys.transpose(1, 2)).gather(-1, index)
+        if self.variant != "bilinear":
+            table = query @ self.tape_embedding.to(query.dtype).T  # (B, T, D)
+            for feature in features:
+                scores = scores + table.gather(-1, feature.gather(-1, index).long())
+        scores = torch.cat([shift[..., None], scores[..., SHIFT_SLOT + 1 :]], -1)
+        return _at_least_float32(scores * self.scaling).masked_fill(~legal, -torch.inf)
+
+    def score_all_positions(
+        self, hidden: Tensor, next_embedding: Tensor, keys: Tensor, features: Tensor
+    ) -> Tensor:
+        """Scores over every position up to k, then the shift: ``(B, T, S + 1)``.
+
+        The authors' form, T x S x d keys and all. Column j < S stands for position j.
+        """
+        query, shift = self.queries(hidden, next_embedding)
+        composed = keys[:, None] + self.tape_embedding.to(query.dtype)[features.long()].sum(0)
+        scores = (query[:, :, None] * composed).sum(-1)
+        earlier = torch.ones_like(scores[0], dtype=torch.bool).tril(
+            scores.shape[-1] - scores.shape[-2]
+        )
+        scores = _at_least_float32(scores * self.scaling).masked_fill(~earlier, -torch.inf)
+        return torch.cat([scores, _at_least_float32(shift * self.scaling)[..., None]], -1)
+
+
+def _at_least_float32(scores: Tensor) -> Tensor:
+    return scores.to(torch.promote_types(scores.dtype, torch.float32))
+
+
+def _two_layers(input_size: int, size: int, dropout: float) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(input_size, size), nn.GELU(), nn.Dropout(dropout), nn.Linear(size, size)
+    )

@@ -1,0 +1,97 @@
+"""The layers of a decoder: finding them, choosing some, and reaching into their attention."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+from pushdown_lm.errors import ConfigError
+from pushdown_lm.model.attention import TapeEmbedding
+
+
+def parse_layers(text: str, count: int) -> list[int]:
+    """The indices of layers, from 0, of a decoder with ``count``.
+
+    ``all``, ``none``, ``first:N``, ``last:N``, or a list of indices and of ranges that include
+    both ends:
+
+    >>> parse_layers("last:2", 6), parse_layers("0,3-5", 6)
+    ([4, 5], [0, 3, 4, 5])
+    """
+    if text in ("all", "none"):
+        return list(range(count)) if text == "all" else []
+    if match := re.fullmatch(r"(first|last):(\d+)", text):
+        number = int(match[2])
+        if not 1 <= number <= count:
+            raise ConfigError(f"layers: expected 1 to {count} of {count} layers, got {text!r}")
+        return list(range(count)[:number] if match[1] == "first" else range(count)[-number:])
+    layers: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
+        if match is None:
+            raise ConfigError(
+                "layers: expected all, none, first:N, last:N, or indices such as 0,3-5, "
+                f"got {text!r}"
+            )
+        first, last = int(match[1]), int(match[2] or match[1])
+        if not first <= last < count:
+            raise ConfigError(
+                f"layers: the decoder has layers 0 to {count - 1}, got {part.strip()!r}"
+            )
+        layers.update(range(first, last + 1))
+    return sorted(layers)
+
+
+def attention_modules(decoder: nn.Module) -> dict[int, Any]:
+    """The self-attention module of each layer of a decoder, by layer index."""
+    modules: Iterable[Any] = decoder.modules()
+    return {
+        module.layer_idx: module
+        for module in modules
+        if isinstance(getattr(module, "layer_idx", None), int)
+        and getattr(module, "is_causal", False)
+    }
+
+
+def decoder_blocks(decoder: nn.Module) -> list[nn.Module]:
+    """The decoder's layers in order: the members of module lists that hold its attention."""
+    attention = set(attention_modules(decoder).values())
+    blocks = [
+        member
+        for module in decoder.modules()
+        if isinstance(module, nn.ModuleList)
+        for member in module
+        if attention.intersection(member.modules())
+    ]
+    assert len(blocks) == len(attention), f"{type(decoder).__name__} nests its layers"
+    return blocks
+
+
+def tap_query(module: Any) -> None:
+    """Keep the query of a rotary layer before it is rotated, for the depth term.
+
+    The layer's query norm, or else its query projection, leaves its output with the tape
+    embedding. A layer that takes no rotary positions needs none of this.
+    """
+    if "position_embeddings" not in inspect.signature(module.forward).parameters:
+        return
+    projection = getattr(module, "q_norm", None) or getattr(module, "q_proj", None)
+    if projection is None:
+        raise ConfigError(
+            f"{type(module).__name__} rotates its queries but has no q_proj or q_norm whose output "
+            "is the query before rotation, which the depth term needs"
+        )
+    projection.register_forward_hook(partial(_leave_query, module.tape_embedding))
+
+
+def _leave_query(
+    embedding: TapeEmbedding, _module: nn.Module, _inputs: Any, output: Tensor
+) -> None:
+    batch, length = output.shape[:2]
+    head_dim = embedding.weight.shape[1]
+    embedding.unrotated_query = output.reshape(batch, length, -1, head_dim).transpose(1, 2)

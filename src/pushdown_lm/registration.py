@@ -1,0 +1,56 @@
+"""Transformers' Auto classes know Pushdown models once both packages are imported, in any order.
+
+Each module of :mod:`pushdown_lm.model` that defines a class for them registers it when it is
+imported. Importing Transformers takes seconds, so `import pushdown_lm` does not do it, but says
+which of our modules are to be imported after which of theirs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+AFTER = {
+    "transformers.models.auto.configuration_auto": "pushdown_lm.model.configuration",
+    "transformers.models.auto.modeling_auto": "pushdown_lm.model.modeling",
+    "pushdown_lm.model.modeling": "pushdown_lm.model.classification",
+}
+"""What is imported right after each of these modules."""
+
+
+def register_with_transformers() -> None:
+    """Register with what is imported already, and later with the rest."""
+    sys.meta_path.insert(0, _ImportAfter())
+    for module, following in AFTER.items():
+        if module in sys.modules:
+            importlib.import_module(following)
+
+
+class _ImportAfter(importlib.abc.MetaPathFinder):
+    """Finds the modules of :data:`AFTER` as Python would, and adds a step after their import."""
+
+    def __init__(self) -> None:
+        self.waiting = AFTER.keys() - sys.modules.keys()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname not in self.waiting:
+            return None
+        self.waiting.remove(fullname)
+        spec = importlib.util.find_spec(fullname)
+        if spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def execute_both(module: ModuleType) -> None:
+            execute(module)
+            importlib.import_module(AFTER[fullname])
+
+        spec.loader.exec_module = execute_both  # type: ignore[method-assign]
+        return spec

@@ -1,1 +1,0 @@
-"""The paper's experiments, end to end: data, training, evaluation, tables and plots."""

@@ -1,0 +1,1 @@
+"""Asking a trained model: marginals, surprisals, parses, posteriors, samples."""

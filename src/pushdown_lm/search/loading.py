@@ -1,0 +1,84 @@
+"""From a model's folder to the scorer that evaluates it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pushdown_lm.errors import PushdownError
+from pushdown_lm.search.beam import DEFAULT_BEAM
+from pushdown_lm.search.pushdown_scorer import PushdownScorer
+from pushdown_lm.search.scorer import CausalLMScorer, _Encoding
+from pushdown_lm.trees import Tree
+
+EvaluationScorer = PushdownScorer | CausalLMScorer
+
+
+class BaseLMScorer(CausalLMScorer):
+    """Scores with a model of this library that has no Pushdown Layers: the paper's Base-LM.
+
+    No token depends on the parse then, so p(x) is exact in one parallel pass, where a beam would
+    lose the parses it drops. Sentences become the tokens that a Pushdown-LM reads. Parses come from
+    the attachment head, if the model has one.
+    """
+
+    def __init__(self, parser: PushdownScorer) -> None:
+        config = parser.model.config
+        super().__init__(
+            parser.model.decoder,
+            parser.tokenizer,
+            name=parser.name,
+            bos_token_id=config.bos_token_id,
+            eos_token_id=config.eos_token_id,
+        )
+        self.parser = parser
+
+    def describe(self) -> dict[str, Any]:
+        return {**self.parser.describe(), "probabilities": "exact: no layer reads the parse"}
+
+    def parse(self, sentences: Sequence[Sequence[str]]) -> list[Tree | None]:
+        return self.parser.parse(sentences)
+
+    def _encode(self, sentences: Sequence[str]) -> list[_Encoding]:
+        encoded = map(self.parser.encode, sentences)
+        return [_Encoding(list(sentence.ids), list(sentence.offsets)) for sentence in encoded]
+
+
+def load_scorer(
+    folder: str | Path,
+    *,
+    beam: int = DEFAULT_BEAM,
+    threshold: float | None = None,
+    allow_unknown: bool = False,
+    device: Any = None,
+) -> EvaluationScorer:
+    """The scorer of a Pushdown model, or of any causal language model of Transformers.
+
+    ``config.json`` decides. A plain language model knows neither beam nor threshold, and its
+    tokenizer alone says how it reads unknown words.
+    """
+    folder = Path(folder)
+    scorer: EvaluationScorer
+    if _model_type(folder) == "pushdown":
+        scorer = PushdownScorer.from_pretrained(
+            folder, beam=beam, threshold=threshold, allow_unknown=allow_unknown
+        )
+        scorer.model.to(device)
+        return scorer if scorer.model.config.pushdown_layers else BaseLMScorer(scorer)
+    scorer = CausalLMScorer.from_pretrained(folder, name=str(folder))
+    scorer.model.to(device)
+    return scorer
+
+
+def _model_type(folder: Path) -> str:
+    path = folder / "config.json"
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))["model_type"]
+    except OSError:
+        inside = folder / "model"
+        hint = f"; did you mean {inside}?" if (inside / "config.json").is_file() else ""
+        raise PushdownError(f"{folder}: expected a model, found no config.json{hint}") from None
+    except (ValueError, KeyError, TypeError):
+        raise PushdownError(f"{path}: expected a configuration that names its model_type") from None

@@ -1,0 +1,449 @@
+"""A trained Pushdown model behind one object: probabilities, surprisals, parses, attention.
+
+    scorer = PushdownScorer.from_pretrained("runs/demo/model")
+    scorer.log_prob("The dog is happy.")
+    [(token.text, token.surprisal) for token in scorer.surprisals("The dog is happy.")]
+    print(to_brackets(scorer.parse("The dog is happy.")))
+
+A sentence is raw text, a `str`, or a sequence of words, which stand for text that is tokenised
+already and become tokens as in training, word by word. The *words* of raw text are separated by
+white space where surprisals are summed; the *leaves* of its tree are what the tokenizer's
+pre-tokeniser cuts it into, punctuation marks among them. For a sequence of words both are the
+words. `PushdownScorer` satisfies :class:`pushdown_lm.search.scorer.Scorer`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, groupby, pairwise
+from pathlib import Path
+from typing import Any, TypeAlias, overload
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
+
+from pushdown_lm.data.encoding import attach_pieces
+from pushdown_lm.data.tokenization import (
+    EncoderSettings,
+    UnusableTreeError,
+    WordEncoder,
+    is_word_level,
+    load_tokenizer,
+)
+from pushdown_lm.errors import PushdownError
+from pushdown_lm.files import MANIFEST, verify_manifest
+from pushdown_lm.model.configuration import PushdownConfig
+from pushdown_lm.model.modeling import PushdownForCausalLM
+from pushdown_lm.search.beam import (
+    DEFAULT_BATCH_CELLS,
+    DEFAULT_BEAM,
+    ScoredTree,
+    SearchError,
+    SearchResult,
+    check_sentence,
+    log_joint,
+    posteriors,
+    search_batches,
+)
+from pushdown_lm.search.scorer import Token, weights_fingerprint
+from pushdown_lm.trees import Span, Tree, merge_pieces
+from pushdown_lm.trees.oracle import attachments_from_tree, stack_tape, tree_from_attachments
+
+Sentence: TypeAlias = str | Sequence[str]
+"""Raw text, or words."""
+
+
+class ModelFolderError(PushdownError):
+    """A folder that holds no Pushdown model that can be used."""
+
+
+class UnknownTokenError(SearchError):
+    """A sentence with a token that is not in the vocabulary."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A sentence as the model reads it."""
+
+    text: str
+    ids: tuple[int, ...]
+    tokens: tuple[str, ...]
+    """The pieces as the vocabulary writes them."""
+    offsets: tuple[Span, ...]
+    """Characters of each token in the text; for sequences of words, those of the whole word."""
+    words: tuple[str, ...]
+    word_counts: tuple[int, ...]
+    """How many tokens each word has."""
+    leaves: tuple[str, ...]
+    leaf_counts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """All that search has found about one sentence."""
+
+    sentence: Encoded
+    result: SearchResult
+    end_token: str
+
+    @property
+    def log_prob(self) -> float:
+        """log p(x), EOS included."""
+        return self.result.log_prob
+
+    @property
+    def tokens(self) -> list[Token]:
+        """The tokens with their surprisals in bits, EOS last."""
+        end = len(self.sentence.text)
+        texts = (*self.sentence.tokens, self.end_token)
+        offsets = (*self.sentence.offsets, (end, end))
+        bits = [nats / math.log(2) for nats in self.result.surprisals]
+        return [
+            Token(text, start, stop, surprisal)
+            for text, (start, stop), surprisal in zip(texts, offsets, bits, strict=True)
+        ]
+
+    @property
+    def words(self) -> list[tuple[str, float]]:
+        """The words with the summed surprisals of their tokens in bits, EOS last."""
+        bits = [token.surprisal for token in self.tokens]
+        ends = list(accumulate(self.sentence.word_counts, initial=0))
+        summed = [math.fsum(bits[start:end]) for start, end in pairwise(ends)]
+        return [*zip(self.sentence.words, summed, strict=True), (self.end_token, bits[-1])]
+
+    def trees(self) -> list[ScoredTree]:
+        """The distinct trees of the beam over the leaves, best first."""
+        return self.result.trees(self.sentence.leaves, self.sentence.leaf_counts)
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionMaps:
+    """What the model attends to while it reads a sentence under one parse."""
+
+    tokens: tuple[str, ...]
+    """BOS and the sentence's, T of them; EOS is predicted, not read."""
+    attachments: tuple[int, ...]
+    tape: Tensor
+    """``(T, T)``, the rows of the stack tape."""
+    weights: Tensor
+    """``(layers, heads, T, T)``."""
+
+
+class PushdownScorer:
+    """Answers questions about sentences with a Pushdown model.
+
+    Args:
+        beam: entries that search keeps for a sentence.
+        threshold: entries further than this below the best, in nats, are dropped.
+        batch_cells: the budget of a batch, as in :func:`pushdown_lm.search.beam.search`.
+        allow_unknown: read words outside the vocabulary as the unknown token; otherwise they are
+            an error, and `parse` gives None.
+    """
+
+    def __init__(
+        self,
+        model: PushdownForCausalLM,
+        tokenizer: PreTrainedTokenizerFast,
+        *,
+        name: str | None = None,
+        beam: int = DEFAULT_BEAM,
+        threshold: float | None = None,
+        batch_cells: int = DEFAULT_BATCH_CELLS,
+        allow_unknown: bool = False,
+    ) -> None:
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+        self.name = name or model.config.name_or_path or type(model).__name__
+        self.beam, self.threshold, self.batch_cells = beam, threshold, batch_cells
+        self.allow_unknown = allow_unknown
+        settings = EncoderSettings.of(
+            tokenizer, restore_text=not is_word_level(tokenizer), allow_unknown=allow_unknown
+        )
+        self._encode_words = WordEncoder(settings)
+        self._backend = Tokenizer.from_str(settings.tokenizer)
+        self._check_model()
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, **options: Any) -> PushdownScorer:
+        """Loads the model and the tokenizer that were saved together in a folder."""
+        folder = Path(folder)
+        _check_folder(folder)
+        model = PushdownForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        return cls(model, load_tokenizer(folder), **{"name": str(folder), **options})
+
+    def _check_model(self) -> None:
+        for name, parameter in self.model.named_parameters():
+            if not parameter.isfinite().all():
+                raise ModelFolderError(
+                    f"{self.name}: expected finite weights, found NaN or infinity in {name}"
+                )
+        entries, rows = len(self.tokenizer), self.model.get_input_embeddings().weight.shape[0]
+        if entries > rows:
+            raise ModelFolderError(
+                f"{self.name}: the tokenizer has {entries} entries, but the model embeds {rows}"
+            )
+
+    @cached_property
+    def _description(self) -> dict[str, Any]:
+        import tokenizers
+        import transformers
+
+        vocabulary = self.tokenizer.name_or_path or type(self.tokenizer).__name__
+        return {
+            "model": self.name,
+            "architecture": type(self.model).__name__,
+            "decoder": self.model.config.decoder.model_type,
+            "pushdown_layers": self.model.config.pushdown_layers,
+            "weights": weights_fingerprint(self.model),
+            "dtype": str(self.model.dtype).removeprefix("torch."),
+            "tokenizer": f"{vocabulary} ({len(self.tokenizer)} entries)",
+            "beam": self.beam,
+            "threshold": self.threshold,
+            "allow_unknown": self.allow_unknown,
+            "versions": {
+                "torch": torch.__version__,
+                "transformers": transformers.__version__,
+                "tokenizers": tokenizers.__version__,
+            },
+        }
+
+    def describe(self) -> dict[str, Any]:
+        return dict(self._description)
+
+    # -------------------------------------------------------------- sentences to ids
+
+    def encode(self, sentence: Sentence) -> Encoded:
+        """The sentence as the model reads it; an error if the model cannot read it."""
+        encoded = (
+            self._encode_text(sentence)
+            if isinstance(sentence, str)
+            else self._encode_pretokenised(sentence)
+        )
+        check_sentence(encoded.ids, self.model.config.max_positions, repr(encoded.text[:60]))
+        return encoded
+
+    def _encode_pretokenised(self, words: Sequence[str]) -> Encoded:
+        if not words:
+            raise SearchError("expected a sentence of at least one word, got an empty one")
+        try:
+            pieces = self._encode_words(self._encode_words.surfaces(words))
+        except UnusableTreeError as error:
+            raise UnknownTokenError(str(error)) from None
+        ids = tuple(token for piece in pieces for token in piece)
+        counts = tuple(map(len, pieces))
+        starts = accumulate((len(word) + 1 for word in words), initial=0)
+        spans = [(start, start + len(word)) for start, word in zip(starts, words, strict=False)]
+        return Encoded(
+            text=" ".join(words),
+            ids=ids,
+            tokens=self._pieces(ids),
+            offsets=tuple(
+                span for span, count in zip(spans, counts, strict=True) for _ in range(count)
+            ),
+            words=tuple(words),
+            word_counts=counts,
+            leaves=tuple(words),
+            leaf_counts=counts,
+        )
+
+    def _encode_text(self, text: str) -> Encoded:
+        if not text.strip():
+            raise SearchError("expected a sentence of at least one word, got an empty one")
+        encoding = self._backend.encode(text, add_special_tokens=False)
+        self._check_tokens(text, encoding.ids, encoding.offsets)
+        words = list(re.finditer(r"\S+", text))
+        word_ends = [word.end() for word in words]
+        counts = [0] * len(words)
+        for start, _ in encoding.offsets:
+            counts[min(bisect_right(word_ends, start), len(words) - 1)] += 1
+        leaves, leaf_counts = _leaves(text, encoding.word_ids, encoding.offsets)
+        return Encoded(
+            text=text,
+            ids=tuple(encoding.ids),
+            tokens=tuple(encoding.tokens),
+            offsets=tuple(encoding.offsets),
+            words=tuple(word.group() for word in words),
+            word_counts=tuple(counts),
+            leaves=tuple(leaves),
+            leaf_counts=tuple(leaf_counts),
+        )
+
+    def _pieces(self, ids: Sequence[int]) -> tuple[str, ...]:
+        """The entries of the vocabulary; a model may embed more ids than it has."""
+        return tuple(self._backend.id_to_token(token) or f"<{token}>" for token in ids)
+
+    def _check_tokens(self, text: str, ids: Sequence[int], offsets: Sequence[Span]) -> None:
+        settings = self._encode_words.settings
+        for token, (start, end) in zip(ids, offsets, strict=True):
+            if token in settings.reserved_ids:
+                raise UnknownTokenError(
+                    f"expected text without special tokens, found {text[start:end]!r} at character "
+                    f"{start + 1}"
+                )
+            if token == settings.unknown_id and not self.allow_unknown:
+                raise UnknownTokenError(
+                    f"expected words of the vocabulary, found {text[start:end].strip()!r} at "
+                    f"character {start + 1}"
+                )
+
+    # -------------------------------------------------------------- search
+
+    def analyse(self, sentences: Sequence[Sentence]) -> list[Analysis]:
+        """Search each sentence once and keep all that was found."""
+        encoded = [self.encode(sentence) for sentence in sentences]
+        found: dict[int, Analysis] = {}
+        for batch in self.analyse_batches(encoded):
+            found.update(batch)
+        return [found[number] for number in range(len(sentences))]
+
+    def analyse_batches(self, encoded: Sequence[Encoded]) -> Iterator[dict[int, Analysis]]:
+        """The same batch by batch, longest sentences first, by the sentence's number."""
+        for batch in search_batches(
+            self.model,
+            [sentence.ids for sentence in encoded],
+            beam=self.beam,
+            threshold=self.threshold,
+            batch_cells=self.batch_cells,
+        ):
+            yield {
+                number: Analysis(encoded[number], result, self.tokenizer.eos_token)
+                for number, result in batch.items()
+            }
+
+    def log_prob(self, sentence: Sentence) -> float:
+        """log p(x) of one sentence, EOS included: the marginal over the beam, in nats."""
+        return self.analyse([sentence])[0].log_prob
+
+    def log_probs(self, sentences: Sequence[Sentence]) -> list[float]:
+        """The same of each sentence."""
+        return [analysis.log_prob for analysis in self.analyse(sentences)]
+
+    @overload
+    def surprisals(self, sentences: str) -> list[Token]: ...  # type: ignore[overload-overlap]
+    @overload
+    def surprisals(self, sentences: Sequence[Sentence]) -> list[list[Token]]: ...
+    def surprisals(self, sentences: Sequence[Sentence]) -> list[Token] | list[list[Token]]:
+        """The tokens of each sentence with their surprisals in bits, EOS last."""
+        if isinstance(sentences, str):
+            return self.analyse([sentences])[0].tokens
+        return [analysis.tokens for analysis in self.analyse(sentences)]
+
+    @overload
+    def parse(self, sentences: str) -> Tree: ...  # type: ignore[overload-overlap]
+    @overload
+    def parse(self, sentences: Sequence[Sentence]) -> list[Tree | None]: ...
+    def parse(self, sentences: Sequence[Sentence]) -> Tree | list[Tree | None]:
+        """The most probable binary tree of each sentence; None where a word is unknown."""
+        if isinstance(sentences, str):
+            return self.analyse([sentences])[0].trees()[0].tree
+        readable: dict[int, Encoded] = {}
+        for number, sentence in enumerate(sentences):
+            try:
+                readable[number] = self.encode(sentence)
+            except UnknownTokenError:
+                continue
+        numbers = list(readable)
+        trees: list[Tree | None] = [None] * len(sentences)
+        for batch in self.analyse_batches(list(readable.values())):
+            for row, analysis in batch.items():
+                trees[numbers[row]] = analysis.trees()[0].tree
+        return trees
+
+    def read_back(self, tokens: Sequence[int], history: Sequence[int]) -> tuple[str, Tree | None]:
+        """The text of tokens, and the tree that their attachments make of it.
+
+        The tree is over the leaves of the text, or over the tokens where the text would become
+        other tokens; there is none over nothing.
+        """
+        text = self._backend.decode(list(tokens)).strip()
+        if not tokens:
+            return text, None
+        leaves = self._pieces(tokens)
+        tree = tree_from_attachments([0, *history, 0], leaves)
+        encoding = self._backend.encode(text, add_special_tokens=False)
+        if encoding.ids == list(tokens):
+            words, counts = _leaves(text, encoding.word_ids, encoding.offsets)
+            tree = merge_pieces(tree, counts, words)
+        return text, tree
+
+    def posteriors(self, sentence: Sentence) -> dict[Span, float]:
+        """The posterior probability of each constituent of the beam, by its span of leaves."""
+        return posteriors(self.analyse([sentence])[0].trees())
+
+    def log_joint(self, tree: Tree) -> float:
+        """log p(x, y) of a sentence and its tree, as training sees it: every constituent is closed
+        by its last word, none is left for EOS to close. N-ary trees are binarized to the right."""
+        encoded = self.encode(tree.words)
+        attachments = attach_pieces(attachments_from_tree(tree), encoded.leaf_counts)
+        return log_joint(self.model, encoded.ids, attachments)
+
+    @torch.inference_mode()
+    def attention(self, sentence: Sentence) -> AttentionMaps:
+        """Attention weights and tape under the most probable history."""
+        analysis = self.analyse([sentence])[0]
+        attachments = [0, *analysis.result.histories[0].tolist()]
+        ids = [self.model.config.bos_token_id or 0, *analysis.sentence.ids]
+        output = self.model(
+            torch.tensor([ids], device=self.model.device),
+            attachments=torch.tensor([attachments], device=self.model.device),
+            output_attentions=True,
+        )
+        return AttentionMaps(
+            tokens=self._pieces(ids),
+            attachments=tuple(attachments),
+            tape=stack_tape(torch.tensor(attachments)),
+            weights=torch.cat(output.attentions).cpu(),
+        )
+
+
+def _leaves(
+    text: str, word_ids: Sequence[int | None], offsets: Sequence[Span]
+) -> tuple[list[str], list[int]]:
+    """What the pre-tokeniser cut a text into, and how many tokens each part has.
+
+    A part of white space alone goes with the part on its right, or at the end on its left.
+    """
+    leaves: list[str] = []
+    counts: list[int] = []
+    pending, first = 0, 0
+    for _, group in groupby(word_ids):
+        last = first + len(list(group))
+        leaf = text[offsets[first][0] : offsets[last - 1][1]].strip()
+        if leaf:
+            leaves.append(leaf)
+            counts.append(pending + last - first)
+        pending = 0 if leaf else pending + last - first
+        first = last
+    if pending and counts:
+        counts[-1] += pending
+    return leaves, counts
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise :class:`ModelFolderError` unless the folder holds a Pushdown model, whole."""
+    try:
+        kind = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
+    except (OSError, ValueError, AttributeError):
+        inside = folder / "model"
+        hint = f"; did you mean {inside}?" if (inside / "config.json").is_file() else ""
+        raise ModelFolderError(
+            f"{folder}: expected a Pushdown model, found no readable config.json{hint}"
+        ) from None
+    if kind != PushdownConfig.model_type:
+        raise ModelFolderError(f"{folder}: expected a Pushdown model, found model_type {kind!r}")
+    if not list(folder.glob("*.safetensors")):
+        raise ModelFolderError(f"{folder}: expected weights in *.safetensors, found none")
+    if not (folder / "tokenizer.json").is_file():
+        raise ModelFolderError(
+            f"{folder}: expected the model's tokenizer in tokenizer.json, found none"
+        )
+    if (folder / MANIFEST).is_file():
+        verify_manifest(folder)

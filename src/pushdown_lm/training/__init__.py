@@ -1,0 +1,1 @@
+"""Training: recipes, the trainer, run folders, checkpoints, freezing and LoRA."""

@@ -1,0 +1,171 @@
+"""A training run: one folder from recipe to trained model.
+
+OUT/recipe.yaml      the recipe, nothing inherited
+OUT/versions.json    software, machine and data that the run was started with
+OUT/metrics.jsonl    a line for every step and every evaluation
+OUT/checkpoint-N     where --resume continues
+OUT/model            the trained model and its tokenizer
+OUT/metrics.json     how good it is, and how long it took
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import signal
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import set_seed  # type: ignore[import-untyped]
+
+from pushdown_lm.console import error_console
+from pushdown_lm.data.dataset import Data
+from pushdown_lm.files import atomic_write, remove_unfinished, verify_manifest, write_json
+from pushdown_lm.machine import peak_memory_megabytes
+from pushdown_lm.model.configuration import PushdownConfig
+from pushdown_lm.training.checkpoint import checkpoints, last_checkpoint
+from pushdown_lm.training.lora import choose_trainable
+from pushdown_lm.training.recipe import Recipe, RecipeError, load_recipe
+from pushdown_lm.training.trainer import PushdownTrainer, TrainingError
+
+RECIPE, VERSIONS, METRICS, MODEL = "recipe.yaml", "versions.json", "metrics.json", "model"
+
+
+class Interrupted(Exception):
+    """A signal ended training early, at a step whose checkpoint is saved."""
+
+    def __init__(self, signal_number: int, checkpoint: Path) -> None:
+        name = signal.Signals(signal_number).name
+        super().__init__(f"{name}: stopped after saving {checkpoint}; --resume continues from it")
+        self.exit_code = 128 + signal_number
+
+
+def run_recipe(
+    recipe: Recipe, data: Data, out: str | Path, *, resume: bool = False
+) -> dict[str, Any]:
+    """Train the model of a recipe on a dataset, and return the metrics of the trained model.
+
+    Args:
+        out: the run folder; new or empty, unless ``resume`` continues the run in it.
+
+    Raises:
+        Interrupted: by SIGINT or SIGTERM, after saving a checkpoint.
+        TrainingError, RecipeError, CheckpointError: the message says what is safe on disk.
+    """
+    run = Path(out).resolve()
+    set_seed(recipe.training.seed)
+    check_data(recipe, data)
+    model = recipe.build_model(data.tokenizer)
+    check_lengths(model.config, data)
+    parameters = choose_trainable(model, recipe.training.freeze, recipe.training.lora)
+    trainer = PushdownTrainer(model, recipe, data, run)
+    checkpoint: Path | None = None
+    if resume:
+        if is_finished(run):
+            raise TrainingError(f"{run}: the run is finished; its model is in {run / MODEL}")
+        _check_same_run(run, recipe, data)
+        checkpoint = last_checkpoint(run) if checkpoints(run) else None
+    elif trainer.is_main:
+        _start_run(run, recipe, data, trainer.args.world_size)
+    if trainer.is_main:
+        remove_unfinished(run)
+        trainer.log_file.forget_after(int(checkpoint.name.split("-")[1]) if checkpoint else 0)
+
+    if trainer.is_main and parameters.trained < parameters.total:
+        error_console().print(str(parameters))
+    began = time.monotonic()
+    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    if trainer.was_interrupted:
+        raise Interrupted(trainer.signals.received or signal.SIGTERM, checkpoints(run)[-1])
+    metrics = {
+        "training_seconds": time.monotonic() - began,
+        "trainable_parameters": parameters.trained,
+        "parameters": parameters.total,
+        "peak_memory_megabytes": peak_memory_megabytes(trainer.args.device),
+        **trainer.final_metrics(),
+    }
+    trainer.save_final()
+    if trainer.is_main:
+        write_json(run / METRICS, metrics)
+    return metrics
+
+
+def is_finished(run: str | Path) -> bool:
+    """Whether a run folder holds a trained model."""
+    if not Path(run, METRICS).exists():
+        return False
+    verify_manifest(Path(run, MODEL))
+    return True
+
+
+def check_data(recipe: Recipe, data: Data) -> None:
+    """Raise :class:`RecipeError` if the dataset is not of the kind that the recipe expects."""
+    wanted, window = recipe.data.window, data.card["window"]
+    if wanted not in (None, window):
+        found = "a sentence an example" if window is None else f"windows of {window}"
+        raise RecipeError(f"data.window: expected windows of {wanted} tokens, the data has {found}")
+    if recipe.training.eval_every is not None and data.valid is None:
+        raise RecipeError("training.eval_every: the data has no validation split")
+
+
+def check_lengths(config: PushdownConfig, data: Data) -> None:
+    """Raise :class:`RecipeError` if an example is too long; say so if some are very deep."""
+    splits = data.card["splits"]
+    longest = max(split["longest_example"] for split in splits.values())
+    if config.max_positions is not None and longest > config.max_positions:
+        raise RecipeError(
+            f"model.decoder.max_position_embeddings: the longest example has {longest:,} tokens, "
+            f"the decoder takes {config.max_positions:,}"
+        )
+    deepest = max(split["max_depth"] for split in splits.values())
+    if config.uses_tape and 0 < config.num_depths <= deepest:
+        error_console().print(
+            f"The data has depths up to {deepest}; those above {config.num_depths - 1} share one "
+            "embedding (model.num_depths)."
+        )
+
+
+def _start_run(run: Path, recipe: Recipe, data: Data, processes: int) -> None:
+    if run.exists() and any(run.iterdir()):
+        raise TrainingError(
+            f"{run}: expected a new or empty folder, found files; --resume continues a run"
+        )
+    with atomic_write(run / RECIPE) as file:
+        file.write(recipe.to_yaml())
+    packages = ("torch", "transformers", "accelerate", "tokenizers", "datasets", "numpy")
+    write_json(
+        run / VERSIONS,
+        {
+            "pushdown-lm": version("pushdown-lm"),
+            "python": platform.python_version(),
+            **{package: version(package) for package in packages},
+            "platform": platform.platform(),
+            "device": str(torch.accelerator.current_accelerator(True) or "cpu"),
+            "processes": processes,
+            "threads": torch.get_num_threads(),
+            "cores": os.cpu_count(),
+            "data": data.fingerprint,
+        },
+    )
+
+
+def _check_same_run(run: Path, recipe: Recipe, data: Data) -> None:
+    """A resumed run goes on with the recipe and the data that it was started with."""
+    if not (run / RECIPE).exists():
+        raise TrainingError(f"{run}: expected a run to resume, found no {RECIPE}")
+    earlier, now = load_recipe(run / RECIPE).model_dump(), recipe.model_dump()
+    changed = [
+        f"{section}.{key} was {earlier[section].get(key)!r} and is {value!r}"
+        for section in ("model", "training", "data")
+        for key, value in now[section].items()
+        if earlier[section].get(key) != value
+    ]
+    if changed:
+        raise RecipeError(f"{run}: the run was started with another recipe: {'; '.join(changed)}")
+    started = json.loads((run / VERSIONS).read_text(encoding="utf-8"))
+    if started["data"] != data.fingerprint:
+        raise TrainingError(f"{run}: the run was started with other data than {data.folder}")

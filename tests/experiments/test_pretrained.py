@@ -1,0 +1,103 @@
+"""The experiment with pretrained models at a tiny size."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pushdown_lm.cli.app import app
+from pushdown_lm.corpora.glue import TASKS
+from pushdown_lm.corpora.grammar import generate
+from pushdown_lm.data.build import DataOptions, build_data
+from pushdown_lm.errors import PushdownError
+from pushdown_lm.experiments.pretrained import comparison, markdown, reproduce_pretrained
+from pushdown_lm.experiments.sentences import SentenceOptions
+from pushdown_lm.trees import to_brackets
+from tests.tiny_glue import PLACES, save_model, save_tasks
+
+RECIPE = """
+description: A step or two of training further.
+model:
+  pretrained: nowhere
+  pushdown_layers: last:2
+training: {steps: 4, batch_size: 2, lr: 1e-3, eval_every: 2, freeze: "lower:1"}
+data: {window: 64}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Converted models, parsed text, trees and tasks."""
+    folder = tmp_path_factory.mktemp("pretrained")
+    base = save_model(folder / "base", pushdown_layers=[])
+    save_model(folder / "pushdown", pushdown_layers=[1, 2])
+    options = DataOptions(tokenizer=str(base), window=64, errors="skip")
+    splits = {"train": list(generate(60, seed=1)), "valid": list(generate(8, seed=2))}
+    build_data(splits, folder / "data", options)
+    (folder / "recipe.yaml").write_text(RECIPE)
+    (folder / "test.trees").write_text("\n".join(map(to_brackets, generate(3, seed=5))))
+    (folder / "glue").mkdir()
+    save_tasks(folder / "glue")
+    return folder
+
+
+def run(folder: Path) -> str:
+    """The page that the command prints."""
+    options = {
+        "data": folder / "data",
+        "glue": folder / "glue",
+        "tasks": "sst5,mrpc",
+        "base": folder / "base",
+        "pushdown": folder / "pushdown",
+        "trees": folder / "test.trees",
+        "recipe": folder / "recipe.yaml",
+        "out": folder / "out",
+        "runs": folder / "runs",
+        "seeds": 2,
+        "beam": 2,
+        "epochs": 1,
+        "batch-size": 4,
+        "max-eval": 6,
+    }
+    arguments = [f"--{name}={value}" for name, value in options.items()]
+    result = CliRunner().invoke(app, ["reproduce", "pretrained", *arguments])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_pretrained(folder: Path) -> None:
+    page = run(folder)
+    found = json.loads((folder / "out" / "results.json").read_text())
+    assert (folder / "out" / "table.md").read_text() == markdown(found) == page.removesuffix("\n")
+    for model in ("base", "pushdown"):
+        training = found["seeds"]["0"][model]
+        assert training["before"]["perplexity"] > training["training"]["perplexity"] > 1
+        assert training["training"]["trainable_parameters"] < training["training"]["parameters"]
+    assert [(result["task"], result["model"], result["kind"]) for result in found["tasks"]] == [
+        ("SST-5", "base", "base"),
+        ("SST-5", "pushdown", "pushdown"),
+        ("MRPC", "base", "base"),
+        ("MRPC", "pushdown", "pushdown"),
+    ]
+    mean, deviation = found["tasks"][1]["summary"]["accuracy"]
+    (line,) = (line for line in comparison(found).splitlines() if "SST-5, accuracy, %" in line)
+    assert line.endswith(f"| {100 * mean:.1f} ± {100 * deviation:.1f} |")
+
+    finished = {path: path.stat().st_mtime_ns for path in folder.glob("runs/**/*.safetensors")}
+    finished |= {path: path.stat().st_mtime_ns for path in folder.glob("runs/tasks/*/*/*.json")}
+    assert len(finished) >= 10
+    assert run(folder) == page  # nothing is done twice
+    assert {path: path.stat().st_mtime_ns for path in finished} == finished
+
+
+def test_broken_task_files_are_found_before_training(folder: Path, tmp_path: Path) -> None:
+    options = SentenceOptions(data=str(folder / "data"), recipe=str(folder / "recipe.yaml"))
+    (tmp_path / "sst5").mkdir()
+    for name in PLACES["sst5"]:
+        (tmp_path / "sst5" / name).write_text("(2 (2 The)")
+    with pytest.raises(PushdownError, match=r"train\.txt"):
+        reproduce_pretrained(tmp_path, tmp_path / "runs", options, [TASKS["sst5"]], tmp_path)
+    assert not (tmp_path / "runs").exists()

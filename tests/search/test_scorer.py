@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from pushdown_lm.errors import PushdownError
+from pushdown_lm.search.scorer import (
+    CausalLMScorer,
+    ScoreCache,
+    Scorer,
+    Token,
+    score_distinct,
+    weights_fingerprint,
+)
+from pushdown_lm.trees import Tree
+from tests.evals.conftest import RecordedScorer, build_model, build_tokenizer
+
+SENTENCES = [
+    "The dog is happy .",
+    "Who",
+    "The author that the senators like has praised himself , and the dogs are here .",
+    "a  double space and a café 🎉",
+    "",
+]
+
+
+def brute_force(scorer: CausalLMScorer, sentence: str) -> list[float]:
+    """Natural log-probabilities, one forward pass of the model per token, no padding."""
+    ids = scorer.tokenizer(sentence, add_special_tokens=False)["input_ids"]
+    log_probs = []
+    for position, target in enumerate([*ids, scorer.tokenizer.eos_token_id]):
+        prefix = torch.tensor([[scorer.tokenizer.bos_token_id, *ids[:position]]])
+        with torch.no_grad():
+            logits = scorer.model(prefix).logits[0, -1].double()
+        log_probs.append((logits[target] - logits.logsumexp(0)).item())
+    return log_probs
+
+
+class TestCausalLMScorer:
+    def test_satisfies_the_protocol(self, tiny_scorer: CausalLMScorer) -> None:
+        assert isinstance(tiny_scorer, Scorer)
+        assert not isinstance(tiny_scorer.model, Scorer)
+
+    @pytest.mark.parametrize("max_batch_tokens", [1, 40, 4096])
+    def test_equals_brute_force_whatever_the_batches(
+        self, tiny_scorer: CausalLMScorer, max_batch_tokens: int
+    ) -> None:
+        scorer = CausalLMScorer(
+            tiny_scorer.model, tiny_scorer.tokenizer, max_batch_tokens=max_batch_tokens
+        )
+        log_probs = scorer.log_probs(SENTENCES)
+        surprisals = scorer.surprisals(SENTENCES)
+        for sentence, log_prob, tokens in zip(SENTENCES, log_probs, surprisals, strict=True):
+            expected = brute_force(scorer, sentence)
+            assert log_prob == pytest.approx(math.fsum(expected), rel=1e-5)
+            bits = [token.surprisal for token in tokens]
+            assert bits == pytest.approx([-value / math.log(2) for value in expected], rel=1e-4)
+            assert math.fsum(bits) == pytest.approx(-log_prob / math.log(2), rel=1e-9)
+
+    def test_offsets_cut_the_sentence_and_end_with_eos(self, tiny_scorer: CausalLMScorer) -> None:
+        sentence = SENTENCES[2]
+        *tokens, eos = tiny_scorer.surprisals([sentence])[0]
+        assert "".join(sentence[token.start : token.end] for token in tokens) == sentence
+        assert (eos.text, eos.start, eos.end) == ("</s>", len(sentence), len(sentence))
+
+    def test_batches_respect_the_budget(self, tiny_scorer: CausalLMScorer) -> None:
+        scorer = CausalLMScorer(tiny_scorer.model, tiny_scorer.tokenizer, max_batch_tokens=10)
+        lengths = [3, 12, 5, 4, 5, 2]
+        batches = list(scorer._batches(lengths))
+        assert batches == [[5, 0], [3, 2], [4], [1]]
+
+    def test_dropout_is_off(self, tiny_scorer: CausalLMScorer) -> None:
+        model = build_model(len(tiny_scorer.tokenizer)).train()
+        scorer = CausalLMScorer(model, tiny_scorer.tokenizer)
+        assert scorer.log_probs(SENTENCES) == scorer.log_probs(SENTENCES)
+
+    def test_from_pretrained_reads_what_was_saved(
+        self, tiny_scorer: CausalLMScorer, tmp_path: Path
+    ) -> None:
+        tiny_scorer.model.save_pretrained(tmp_path)
+        tiny_scorer.tokenizer.save_pretrained(tmp_path)
+        scorer = CausalLMScorer.from_pretrained(tmp_path)
+        assert scorer.log_probs(SENTENCES) == pytest.approx(tiny_scorer.log_probs(SENTENCES))
+        assert scorer.describe()["weights"] == tiny_scorer.describe()["weights"]
+
+    def test_description_is_json_and_tells_checkpoints_apart(
+        self, tiny_scorer: CausalLMScorer
+    ) -> None:
+        description = tiny_scorer.describe()
+        assert json.loads(json.dumps(description)) == description
+        assert {"model", "tokenizer", "beam", "versions"} <= description.keys()
+        other = build_model(len(tiny_scorer.tokenizer), seed=1)
+        assert weights_fingerprint(other) != description["weights"]
+
+    def test_no_parser(self, tiny_scorer: CausalLMScorer) -> None:
+        with pytest.raises(PushdownError, match="expected a model that parses, got 'tiny'"):
+            tiny_scorer.parse([["The", "dog"]])
+
+    def test_too_long_a_sentence(self, tiny_scorer: CausalLMScorer) -> None:
+        with pytest.raises(PushdownError, match=r"at most 255 tokens .* got 300: '!!!"):
+            tiny_scorer.log_probs(["The dog", "!" * 300])
+
+    def test_missing_special_token(self, tiny_scorer: CausalLMScorer) -> None:
+        tokenizer = build_tokenizer()
+        tokenizer.bos_token = None
+        with pytest.raises(PushdownError, match="bos token or the option bos_token_id"):
+            CausalLMScorer(tiny_scorer.model, tokenizer)
+        scorer = CausalLMScorer(tiny_scorer.model, tokenizer, bos_token_id=0)
+        assert scorer.log_probs(SENTENCES) == tiny_scorer.log_probs(SENTENCES)
+
+
+class TestScoreDistinct:
+    def test_each_sentence_once_in_chunks(self) -> None:
+        scorer = RecordedScorer({})
+        steps: list[tuple[int, int]] = []
+        scores = score_distinct(
+            scorer.log_probs,
+            ["a", "b c", "a", "d", "b c"],
+            chunk_size=2,
+            progress=lambda done, total: steps.append((done, total)),
+        )
+        assert scorer.calls == [["a", "b c"], ["d"]]
+        assert steps == [(2, 3), (3, 3)]
+        assert scores["b c"] == pytest.approx(-7 * math.log(2))
+
+    def test_bad_chunk_size(self) -> None:
+        with pytest.raises(PushdownError, match="at least 1, got 0"):
+            score_distinct(RecordedScorer({}).log_probs, ["a"], chunk_size=0)
+
+
+class TestScoreCache:
+    def test_restart_computes_nothing_twice(self, tmp_path: Path) -> None:
+        path = tmp_path / "folder" / "scores.jsonl"
+        words = [("a", "b"), ("<unk>",)]
+        first = ScoreCache(RecordedScorer({"a": 2.0}), path)
+        assert isinstance(first, Scorer)
+        expected = first.log_probs(["a b"]), first.surprisals(["a b", "a"]), first.parse(words)
+
+        again = RecordedScorer({"a": 2.0})
+        cache = ScoreCache(again, path)
+        assert (
+            cache.log_probs(["a b"]),
+            cache.surprisals(["a b", "a"]),
+            cache.parse(words),
+        ) == expected
+        assert again.calls == []
+        assert expected[1][1] == [Token("a", 0, 1, 2.0), Token("</s>", 1, 1, 1.0)]
+        assert expected[2] == [Tree(("a", "b"), ((0, 2),)), None]
+        cache.log_probs(["a b", "c"])
+        assert again.calls == [["c"]]
+
+    def test_another_model_shares_the_file_but_not_the_scores(self, tmp_path: Path) -> None:
+        path = tmp_path / "scores.jsonl"
+        cheap = ScoreCache(RecordedScorer({"a": 2.0}), path).log_probs(["a"])
+        dear = ScoreCache(RecordedScorer({"a": 9.0}), path).log_probs(["a"])
+        assert cheap != dear
+        assert ScoreCache(RecordedScorer({"a": 2.0}), path).log_probs(["a"]) == cheap
+
+    def test_a_line_cut_short_is_dropped(self, tmp_path: Path) -> None:
+        path = tmp_path / "scores.jsonl"
+        ScoreCache(RecordedScorer({}), path).log_probs(["a", "b"])
+        path.write_text(path.read_text()[:-10])
+        scorer = RecordedScorer({})
+        ScoreCache(scorer, path).log_probs(["a", "b"])
+        assert scorer.calls == [["b"]]
+        assert len(path.read_text().splitlines()) == 2
+
+    def test_a_bad_line_is_an_error(self, tmp_path: Path) -> None:
+        path = tmp_path / "scores.jsonl"
+        ScoreCache(RecordedScorer({}), path).log_probs(["a"])
+        path.write_text(path.read_text() + '{"kind": "log_prob"}\n')
+        with pytest.raises(PushdownError, match=r"scores\.jsonl:2: expected a cached score"):
+            ScoreCache(RecordedScorer({}), path)

@@ -1,0 +1,67 @@
+"""Imports go down one list of packages, lazy and typing imports included."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import pushdown_lm
+
+PACKAGE = Path(pushdown_lm.__file__).parent
+FLOORS = [
+    {"errors", "registration"},
+    {"console", "files", "machine"},
+    {"trees"},
+    {"data"},
+    {"model"},
+    {"training"},
+    {"search"},
+    {"corpora"},
+    {"evals"},
+    {"viz"},
+    {"experiments"},
+    {"bench", "integrations"},
+    {"cli"},
+    {"__main__"},
+]
+"""From the ground up; a module may import what lies below, and its own package."""
+LEVEL = {name: level for level, floor in enumerate(FLOORS) for name in floor}
+
+
+def imported(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and full name of each of our modules that a file imports, anywhere in it."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                yield node.lineno, f"{node.module}.{alias.name}"
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+
+
+def package_of(name: str) -> str | None:
+    """The package, or the module of the ground floor, that a full name belongs to."""
+    parts = name.split(".")
+    return parts[1] if parts[0] == "pushdown_lm" and len(parts) > 1 and parts[1] in LEVEL else None
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in sorted(PACKAGE.rglob("*.py")) if path != PACKAGE / "__init__.py"],
+    ids=lambda path: str(path.relative_to(PACKAGE)),
+)
+def test_imports_go_down(path: Path) -> None:
+    own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    assert own in LEVEL, f"{own}: give it a floor in this test and in docs/design.md"
+    for line, name in imported(path):
+        package = package_of(name)
+        if package is not None and package != own:
+            assert LEVEL[package] < LEVEL[own], f"{path}:{line} imports {name} from above"
+
+
+def test_no_module_is_longer_than_600_lines() -> None:
+    sizes = {path: len(path.read_text().splitlines()) for path in PACKAGE.rglob("*.py")}
+    assert [path for path, lines in sizes.items() if lines > 600] == []
