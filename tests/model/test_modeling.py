@@ -7,6 +7,7 @@ import itertools
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -78,11 +79,40 @@ def test_parallel_equals_incremental(kind: str, counts: str) -> None:
         assert parallel_log_prob(model, ids, attachments) == pytest.approx(expected, abs=1e-9)
 
 
-@pytest.mark.parametrize("variant", ["mlp", "bilinear"])
+@pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
-def test_probabilities_of_strings_and_parses_sum_to_one(variant: str) -> None:
+def test_parallel_equals_incremental_with_the_next_token_in_context(kind: str) -> None:
+    model = pushdown_model(kind, pushdown_layers=[1, 2], head_input="lower_layers")
+    for history in histories(4):
+        ids, attachments = IDS[0].tolist(), [*history, 0]
+        expected = incremental_log_prob(model, ids, attachments)
+        assert parallel_log_prob(model, ids, attachments) == pytest.approx(expected, abs=1e-9)
+
+
+@torch.no_grad()
+def test_head_input_matters_and_is_checked() -> None:
+    model = pushdown_model("gpt2", pushdown_layers=[1, 2], head_input="lower_layers")
+    before = model(IDS, attachments=ATTACHMENTS)
+    changed = IDS.clone()
+    changed[0, 1] = 3 + (int(IDS[0, 1]) == 3)
+    after = model(changed, attachments=ATTACHMENTS)
+    assert not torch.allclose(before.attachment_logits[:, 2], after.attachment_logits[:, 2])
+    with pytest.raises(ConfigError, match="head_input: lower_layers are those below"):
+        pushdown_model("gpt2", head_input="lower_layers")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"attachment_head": "mlp"},
+        {"attachment_head": "bilinear"},
+        {"head_input": "lower_layers", "pushdown_layers": [1]},
+    ],
+)
+@torch.no_grad()
+def test_probabilities_of_strings_and_parses_sum_to_one(options: dict[str, Any]) -> None:
     """All strings over two words up to length 4, with all parses, and the unfinished prefixes."""
-    model = pushdown_model("gpt2", layers=2, vocabulary=4, attachment_head=variant)
+    model = pushdown_model("gpt2", layers=2, vocabulary=4, **options)
     words, longest = (2, 3), 4
     output_embedding = model.decoder.lm_head.weight
     output_embedding[BOS] = 0

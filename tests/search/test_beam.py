@@ -35,6 +35,13 @@ MODELS = {
     "distances": {"num_distances": 3},
     "open distances": {"num_distances": 3, "distance_counts": "open_tokens"},
     "bilinear": {"attachment_head": "bilinear"},
+    "next token in context": {"pushdown_layers": [1, 2], "head_input": "lower_layers"},
+    "in context, llama": {
+        "decoder": "llama",
+        "pushdown_layers": [2],
+        "head_input": "lower_layers",
+        "num_distances": 3,
+    },
     "one boundary token": {"bos_token_id": EOS},
 }
 SENTENCE = [2, 5, 3, 6, 4, 5]

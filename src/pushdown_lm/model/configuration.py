@@ -15,6 +15,8 @@ Implementation: TypeAlias = Literal["reference", "gather", "tiled", "flex"]
 """The implementations of :mod:`pushdown_lm.model.attention`."""
 HeadVariant: TypeAlias = Literal["mlp", "bilinear", "all_positions"]
 """The variants of :class:`pushdown_lm.model.head.AttachmentHead`."""
+HeadInput: TypeAlias = Literal["embedding", "lower_layers"]
+"""What the attachment head sees of the next token."""
 DistanceCounts: TypeAlias = Literal["constituents", "open_tokens"]
 """What the distance of a token counts: :class:`pushdown_lm.trees.oracle.ParseState` has both."""
 
@@ -38,6 +40,10 @@ class PushdownConfig(PreTrainedConfig):
     """Indices of the layers whose attention sees the tape; all of them if left out."""
     attachment_head: str | None = "mlp"
     """A variant of :class:`pushdown_lm.model.head.AttachmentHead`, or None for no head."""
+    head_input: str = "embedding"
+    """What the head sees of the next token: its ``embedding``, as in the paper, or the token in
+    context, by the ``lower_layers``. The layers below the first pushdown layer do not depend on the
+    parse, so what they compute at the next token is known before it is attached."""
     num_depths: int = 64
     """Rows of the depth embedding; greater depths share its last row."""
     num_distances: int = 0
@@ -86,6 +92,12 @@ class PushdownConfig(PreTrainedConfig):
             )
         _check_choice("attention", self.attention, get_args(Implementation))
         _check_choice("attachment_head", self.attachment_head, (None, *get_args(HeadVariant)))
+        _check_choice("head_input", self.head_input, get_args(HeadInput))
+        if self.head_input == "lower_layers" and not (self.pushdown_layers or [0])[0]:
+            raise ConfigError(
+                "head_input: lower_layers are those below the first pushdown layer, and there are "
+                f"none with pushdown_layers {self.pushdown_layers}"
+            )
         _check_choice("distance_counts", self.distance_counts, get_args(DistanceCounts))
         if (
             self.num_depths < 0
@@ -115,6 +127,11 @@ class PushdownConfig(PreTrainedConfig):
     def uses_tape(self) -> bool:
         """Whether anything in the model looks at the parse."""
         return bool(self.pushdown_layers) or self.attachment_head is not None
+
+    @property
+    def num_lower_layers(self) -> int:
+        """How many layers lie below the first pushdown layer; none if there is no such layer."""
+        return self.pushdown_layers[0] if self.pushdown_layers else 0
 
     @property
     def shared_boundary(self) -> bool:

@@ -20,7 +20,7 @@ from pushdown_lm.model.settings import DecoderSettings, ModelSettings
 
 DROPOUT_FIELDS = ("resid_pdrop", "embd_pdrop", "attn_pdrop", "attention_dropout", "hidden_dropout")
 """What decoders of Transformers call their dropout probabilities."""
-ADDED_FIELDS = ("attachment_head", "num_depths", "num_distances", "distance_counts")
+ADDED_FIELDS = ("attachment_head", "head_input", "num_depths", "num_distances", "distance_counts")
 """What settings and configuration of a Pushdown model have in common, besides its layers."""
 
 

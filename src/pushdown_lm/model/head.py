@@ -7,6 +7,7 @@ The paper's equation 5 scores the next token against the last hidden state of ev
 
     p(r_{k+1} = j) ~ exp(q_k . key_j),       q_k = MLP([h_k ; emb(x_{k+1})])
 
+(or, instead of emb(x_{k+1}), the next token in context: ``PushdownConfig.head_input``),
 with the depth of j embedded in its key (the paper's appendix), and a key of its own for shifting.
 Here the softmax runs over the legal candidates only, the right ends of the constituents on the
 stack and the shift, so that the joint probability of string and parse is a proper one. As in
@@ -25,6 +26,8 @@ from pushdown_lm.trees.oracle import SHIFT_SLOT
 class AttachmentHead(nn.Module):
     """Scores the legal attachments of each next token.
 
+    ``normalize_next`` is for next tokens in context, which come from a residual stream.
+
     Variants:
         mlp            as the paper's appendix: depth embedded in the keys, an MLP for the shift.
         bilinear       equation 5 alone: ``h_j^T W q_k``, the shift scored by ``q_k^T W q_k``.
@@ -40,9 +43,11 @@ class AttachmentHead(nn.Module):
         num_distances: int = 0,
         variant: HeadVariant = "mlp",
         dropout: float = 0.0,
+        normalize_next: bool = False,
     ) -> None:
         super().__init__()
         self.variant = variant
+        self.next_norm = nn.RMSNorm(embedding_size) if normalize_next else nn.Identity()
         self.scaling = hidden_size**-0.5
         self.query = _two_layers(hidden_size + embedding_size, hidden_size, dropout)
         self.key = nn.Linear(hidden_size, hidden_size, bias=False)
@@ -52,6 +57,7 @@ class AttachmentHead(nn.Module):
 
     def queries(self, hidden: Tensor, next_embedding: Tensor) -> tuple[Tensor, Tensor]:
         """The query of each decision and the score of shifting: ``(B, T, d)``, ``(B, T)``."""
+        next_embedding = self.next_norm(next_embedding)
         query = self.query(torch.cat([hidden, next_embedding], -1))
         if self.variant == "bilinear":
             shift_key = self.key(query)
@@ -72,7 +78,7 @@ class AttachmentHead(nn.Module):
 
         Args:
             hidden: ``(B, T, d)``, the decoder's last hidden states h_k.
-            next_embedding: ``(B, T, e)``, the embeddings of the next tokens x_{k+1}.
+            next_embedding: ``(B, T, e)``, the next tokens x_{k+1}, embedded or in context.
             keys: ``(B, S, d)``, ``self.key`` of the hidden states of all positions so far.
             index: ``(B, T, C)``, positions of the candidates; slot 0 is the shift.
             legal: ``(B, T, C)`` bool.

@@ -72,6 +72,28 @@ def decoder_blocks(decoder: nn.Module) -> list[nn.Module]:
     return blocks
 
 
+class _Reached(Exception):
+    """The forward pass has come to the layer that was waited for."""
+
+
+def lower_output(decoder: nn.Module, count: int, **inputs: Any) -> Tensor:
+    """Hidden states ``(B, T, d)`` after the ``count`` lowest layers, by a pass that stops there."""
+    outputs: list[Tensor] = []
+
+    def keep_and_stop(_module: nn.Module, _inputs: Any, output: Any) -> None:
+        outputs.append(output[0] if isinstance(output, tuple) else output)
+        raise _Reached
+
+    hook = decoder_blocks(decoder)[count - 1].register_forward_hook(keep_and_stop)
+    try:
+        decoder(**inputs)
+    except _Reached:
+        pass
+    finally:
+        hook.remove()
+    return outputs[0]
+
+
 def tap_query(module: Any) -> None:
     """Keep the query of a rotary layer before it is rotated, for the depth term.
 

@@ -34,7 +34,7 @@ from pushdown_lm.model.attention import ATTENTION_NAME, TapeEmbedding, tape_feat
 from pushdown_lm.model.cache import PushdownCache
 from pushdown_lm.model.configuration import Implementation, PushdownConfig
 from pushdown_lm.model.head import AttachmentHead
-from pushdown_lm.model.layers import attention_modules, tap_query
+from pushdown_lm.model.layers import attention_modules, lower_output, tap_query
 from pushdown_lm.trees.oracle import Candidates, ParseState, Stack, candidates, parse_state
 
 
@@ -100,6 +100,7 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
                 num_distances=config.num_distances,
                 variant=config.attachment_head,  # type: ignore[arg-type]
                 dropout=config.head_dropout,
+                normalize_next=config.head_input == "lower_layers",
             )
         self.post_init()
 
@@ -273,7 +274,7 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
             attentions=decoded.attentions if output_attentions else None,
         )
         if self.head is not None and structure is not None:
-            self._attach(output, input_ids, decoded.hidden_states[-1], structure)
+            self._attach(output, input_ids, decoded.hidden_states, structure)
         if labels is not None:
             labels = self._scored(labels, input_ids, attention_mask)
             self._add_losses(output, labels, num_items_in_batch, num_attachments_in_batch)
@@ -326,12 +327,20 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
         return tape_features(depth, distance, config.num_depths, config.num_distances)
 
     def _attach(
-        self, output: PushdownOutput, input_ids: Tensor, hidden: Tensor, structure: _Structure
+        self,
+        output: PushdownOutput,
+        input_ids: Tensor,
+        hidden_states: tuple[Tensor, ...],
+        structure: _Structure,
     ) -> None:
         assert self.head is not None
         options = structure.candidates
+        hidden = hidden_states[-1]
         keys = self.head.key(hidden)
-        next_embedding = self.get_input_embeddings()(input_ids.roll(-1, -1))
+        if self.config.head_input == "lower_layers":
+            next_embedding = hidden_states[self.config.num_lower_layers].roll(-1, -2)
+        else:
+            next_embedding = self.get_input_embeddings()(input_ids.roll(-1, -1))
         target = options.target
         if self.head.variant == "all_positions":
             output.attachment_logits = self.head.score_all_positions(
@@ -373,8 +382,13 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
 
     # -------------------------------------------------------------- token by token
 
-    def attachment_scores(self, cache: PushdownCache, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    def attachment_scores(
+        self, cache: PushdownCache, tokens: Tensor, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
         """Log-probabilities of the legal attachments of the next tokens ``(B,)``.
+
+        Args:
+            kwargs: what the decoder needs to read the tokens, such as a mask.
 
         Returns:
             Log-probabilities by candidate slot, -inf where illegal, and the positions that the
@@ -387,13 +401,30 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
         index, legal = cache.stack.candidates()
         scores = self.head(
             cache.last_hidden[:, None],
-            self.get_input_embeddings()(tokens)[:, None],
+            self._next_in_context(cache, tokens, **kwargs),
             cache.head_keys,
             index[:, None],
             legal[:, None],
             self.tape_row(cache.stack),
         )
         return scores[:, 0].log_softmax(-1), index
+
+    def _next_in_context(self, cache: PushdownCache, tokens: Tensor, **kwargs: Any) -> Tensor:
+        """What the head sees of the next tokens ``(B,)``, which are not read: ``(B, 1, e)``."""
+        if self.config.head_input == "embedding":
+            return self.get_input_embeddings()(tokens)[:, None]
+        count = self.config.num_lower_layers
+        output = lower_output(
+            self.decoder,
+            count,
+            input_ids=tokens[:, None],
+            past_key_values=cache,
+            use_cache=True,
+            **kwargs,
+        )
+        for layer in cache.layers[:count]:
+            layer.crop(-1)
+        return output
 
     def advance(
         self, cache: PushdownCache, tokens: Tensor, attachments: Tensor, **kwargs: Any
@@ -494,22 +525,20 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
         logits = []
         for column in range(size):
             tokens = input_ids[:, column]
+            place = {
+                "attention_mask": None
+                if attention_mask is None
+                else attention_mask[:, : past + column + 1],
+                "position_ids": None if position_ids is None else position_ids[:, column, None],
+            }
             choice = tokens.new_full(tokens.shape, past + column)
             if cache.stack is not None:
-                scores, index = self.attachment_scores(cache, tokens)
+                scores, index = self.attachment_scores(cache, tokens, **place)
                 slot = torch.multinomial(scores.exp(), 1) if sample else scores.argmax(-1)[:, None]
                 choice = index.gather(-1, slot)[:, 0]
             beginning = None if first is None else first[:, column]
             self._push(cache, tokens, choice, beginning)
-            decoded = self._decode(
-                cache,
-                tokens[:, None],
-                attention_mask=None
-                if attention_mask is None
-                else attention_mask[:, : past + column + 1],
-                position_ids=None if position_ids is None else position_ids[:, column, None],
-                **kwargs,
-            )
+            decoded = self._decode(cache, tokens[:, None], **place, **kwargs)
             logits.append(decoded.logits)
         return PushdownOutput(logits=torch.cat(logits, 1), past_key_values=cache)
 

@@ -43,6 +43,9 @@ class ModelSettings(Section):
     the model is the paper's Base-LM."""
     attachment_head: Literal["mlp", "bilinear", "all_positions"] | None = "mlp"
     """The variant of the attachment head; null for no head."""
+    head_input: Literal["embedding", "lower_layers"] = "embedding"
+    """What the head sees of the next token: its embedding, or what the layers below the first
+    pushdown layer compute at it."""
     num_depths: Annotated[int, Field(ge=0)] = 64
     """Rows of the depth embedding; deeper tokens share the last."""
     num_distances: Annotated[int, Field(ge=0)] = 0

@@ -308,9 +308,8 @@ def _search_batch(
                 ended[number] = beam.select(own), open_score[own], hidden[own]
             if ends.all():
                 break
-            scores, index, legal = _attachment_scores(
-                model, decoder, beam.stack, hidden, input_ids[beam.sentence, position]
-            )
+            following = decoder.next_tokens(beam.sentence, position)
+            scores, index, legal = _attachment_scores(model, decoder, beam.stack, hidden, following)
             expanded = beam.score[:, None] + scores
             choices = (legal & ~ends[:, None]).flatten().nonzero()[:, 0]  # (M,)
             score = expanded.flatten()[choices]
@@ -333,7 +332,11 @@ def _search_batch(
 
 
 def _attachment_scores(
-    model: PushdownForCausalLM, decoder: EntryDecoder, stack: Stack, hidden: Tensor, tokens: Tensor
+    model: PushdownForCausalLM,
+    decoder: EntryDecoder,
+    stack: Stack,
+    hidden: Tensor,
+    following: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Log-probabilities of the candidates, their positions and legality, all ``(N, C)``."""
     assert model.head is not None
@@ -342,7 +345,7 @@ def _attachment_scores(
     tape = model.tape_row(stack)  # (F, N, 1, L)
     scores = model.head(
         hidden[:, None],
-        model.get_input_embeddings()(tokens)[:, None],
+        following[:, None],
         decoder.keys(position),
         torch.arange(index.shape[1], device=index.device).expand_as(index)[:, None],
         legal[:, None],

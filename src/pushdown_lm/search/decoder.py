@@ -16,14 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
-from pushdown_lm.model.layers import decoder_blocks
+from pushdown_lm.model.layers import decoder_blocks, lower_output
 from pushdown_lm.model.modeling import PushdownForCausalLM
 from pushdown_lm.trees.oracle import Stack
 
@@ -47,6 +46,9 @@ class EntryDecoder(Protocol):
             next tokens.
         """
 
+    def next_tokens(self, sentence: Tensor, position: int) -> Tensor:
+        """What the head sees of the tokens at a position that is not read yet: ``(N, e)``."""
+
     def keys(self, position: Tensor) -> Tensor:
         """The head's keys of each entry at positions ``(N, C)``: ``(N, C, d)``."""
 
@@ -61,9 +63,8 @@ def entry_decoder(model: PushdownForCausalLM, input_ids: Tensor) -> Iterator[Ent
     if not model.config.pushdown_layers:
         yield _SharedDecoder(model, input_ids)
         return
-    first = model.config.pushdown_layers[0]
-    lower = decoder_blocks(model.decoder)[:first]
-    decoder = _BranchingDecoder(model, input_ids, _output_of(model, lower, input_ids[:, :-1]))
+    lower = decoder_blocks(model.decoder)[: model.config.num_lower_layers]
+    decoder = _BranchingDecoder(model, input_ids)
     try:
         for block in lower:
             block.forward = decoder.replay
@@ -89,10 +90,14 @@ class _SharedDecoder:
         self.log_prob = torch.cat(log_probs)  # (B, T - 1)
         self.all_keys = model.head.key(self.hidden)
         self.sentence = input_ids.new_empty(0)
+        self.embeddings, self.input_ids = model.get_input_embeddings(), input_ids
 
     def step(self, sentence: Tensor, parent: Tensor, stack: Stack) -> tuple[Tensor, Tensor]:
         self.sentence, position = sentence, len(stack) - 1
         return self.hidden[sentence, position], self.log_prob[sentence, position]
+
+    def next_tokens(self, sentence: Tensor, position: int) -> Tensor:
+        return self.embeddings(self.input_ids[sentence, position])
 
     def keys(self, position: Tensor) -> Tensor:
         return self.all_keys[self.sentence[:, None], position]
@@ -101,10 +106,13 @@ class _SharedDecoder:
 class _BranchingDecoder:
     """Of a model with pushdown layers: each entry has cells of its own."""
 
-    def __init__(
-        self, model: PushdownForCausalLM, input_ids: Tensor, lower_output: Tensor | None
-    ) -> None:
-        self.model, self.input_ids, self.lower_output = model, input_ids, lower_output
+    def __init__(self, model: PushdownForCausalLM, input_ids: Tensor) -> None:
+        self.model, self.input_ids = model, input_ids
+        self.lower_output: Tensor | None = None
+        if count := model.config.num_lower_layers:
+            self.lower_output = lower_output(
+                model.decoder, count, input_ids=input_ids[:, :-1], use_cache=False
+            )
         self.cache = _CellCache(model.config.decoder.num_hidden_layers, input_ids.device)
         self.head_keys = _Store()
         self.replayed: Tensor | None = None
@@ -132,6 +140,12 @@ class _BranchingDecoder:
         self.head_keys.append(self.model.head.key(hidden))
         following = self.input_ids[sentence, position + 1]
         return hidden, _log_prob(decoded.logits[:, 0], following)
+
+    def next_tokens(self, sentence: Tensor, position: int) -> Tensor:
+        if self.model.config.head_input == "embedding":
+            return self.model.get_input_embeddings()(self.input_ids[sentence, position])
+        assert self.lower_output is not None
+        return self.lower_output[sentence, position]
 
     def keys(self, position: Tensor) -> Tensor:
         return self.head_keys.rows(self.cache.cells.gather(1, position))
@@ -209,29 +223,3 @@ def _log_prob(logits: Tensor, tokens: Tensor) -> Tensor:
     largest = logits.amax(-1)
     chosen = logits.gather(-1, tokens[..., None])[..., 0] - largest
     return chosen - logits.sub_(largest[..., None]).exp_().sum(-1).log()
-
-
-class _Reached(Exception):
-    """The forward pass has come to the layer that was waited for."""
-
-
-def _output_of(
-    model: PushdownForCausalLM, lower: list[nn.Module], input_ids: Tensor
-) -> Tensor | None:
-    """Hidden states ``(B, T, d)`` after the lower layers, by a forward pass that stops there."""
-    if not lower:
-        return None
-    outputs: list[Tensor] = []
-    hook = lower[-1].register_forward_hook(partial(_keep_and_stop, outputs))
-    try:
-        model.decoder(input_ids=input_ids, use_cache=False)
-    except _Reached:
-        pass
-    finally:
-        hook.remove()
-    return outputs[0]
-
-
-def _keep_and_stop(outputs: list[Tensor], _module: nn.Module, _inputs: Any, output: Any) -> None:
-    outputs.append(output)
-    raise _Reached

@@ -63,10 +63,16 @@ class TrainingSection(Section):
     """sentences (or windows) of a step, drawn at random: one of the two."""
     gradient_accumulation: Positive = 1
     """Into how many parts each process cuts its share of a step, to save memory."""
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """AdamW for all weights, or Muon for the matrices beside it
+    (:mod:`pushdown_lm.training.optimizers`)."""
     lr: Annotated[float, Field(gt=0)] = 1e-3
     """The highest learning rate."""
-    schedule: Literal["cosine", "constant", "linear", "inverse_sqrt"] = "cosine"
-    """Of the learning rate after its warm-up; cosine and linear go down to 0."""
+    schedule: Literal["cosine", "constant", "linear", "inverse_sqrt", "wsd"] = "cosine"
+    """Of the learning rate after its warm-up; cosine and linear go down to 0, and wsd (warm-up,
+    stable, decay) does so in the last `decay_share` of the steps."""
+    decay_share: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """Of the steps, with schedule wsd."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     """Steps of linear growth at the start."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0

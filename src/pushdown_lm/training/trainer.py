@@ -46,6 +46,7 @@ from pushdown_lm.training.checkpoint import (
 )
 from pushdown_lm.training.lora import merge_lora
 from pushdown_lm.training.monitor import MetricsLog, ProgressCallback, StopSignals
+from pushdown_lm.training.optimizers import muon_with_adamw
 from pushdown_lm.training.recipe import Recipe, RecipeError
 
 Batch = dict[str, Tensor]
@@ -95,6 +96,8 @@ def training_arguments(recipe: Recipe, run: Path) -> TrainingArguments:
     schedule: str = training.schedule
     if schedule == "constant" and training.warmup_steps:
         schedule = "constant_with_warmup"
+    elif schedule == "wsd":
+        schedule = "warmup_stable_decay"
     save_every = training.save_every or training.eval_every
     stops_early = training.early_stopping_patience is not None
     return TrainingArguments(
@@ -196,6 +199,28 @@ class PushdownTrainer(Trainer):
         if self.args.load_best_model_at_end or self._evaluated_at != self.state.global_step:
             self._evaluation = self.evaluate(metric_key_prefix="final")
         return metrics | _without_prefix(self._evaluation)
+
+    # -------------------------------------------------------------- optimizer
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        training = self.recipe.training
+        if training.optimizer == "muon" and self.optimizer is None:
+            bare = self.accelerator.unwrap_model(self.model if model is None else model)
+            self.optimizer = muon_with_adamw(
+                bare,
+                self.get_decay_parameter_names(bare),
+                lr=training.lr,
+                weight_decay=training.weight_decay,
+                betas=(training.betas[0], training.betas[1]),
+                epsilon=training.epsilon,
+            )
+        return super().create_optimizer(model)
+
+    def create_scheduler(self, num_training_steps: int, *args: Any, **kwargs: Any) -> Any:
+        if self.recipe.training.schedule == "wsd":
+            decay = round(self.recipe.training.decay_share * num_training_steps)
+            self.args.lr_scheduler_kwargs = {"num_decay_steps": decay, "decay_type": "linear"}
+        return super().create_scheduler(num_training_steps, *args, **kwargs)
 
     # -------------------------------------------------------------- batches
 
