@@ -13,8 +13,8 @@ from pushdown_lm.corpora.glue import TASKS
 from pushdown_lm.corpora.grammar import generate
 from pushdown_lm.data.build import DataOptions, build_data
 from pushdown_lm.errors import PushdownError
+from pushdown_lm.experiments.english import EnglishOptions
 from pushdown_lm.experiments.pretrained import comparison, markdown, reproduce_pretrained
-from pushdown_lm.experiments.sentences import SentenceOptions
 from pushdown_lm.trees import to_brackets
 from tests.tiny_glue import PLACES, save_model, save_tasks
 
@@ -22,7 +22,6 @@ RECIPE = """
 description: A step or two of training further.
 model:
   pretrained: nowhere
-  pushdown_layers: last:2
 training: {steps: 4, batch_size: 2, lr: 1e-3, eval_every: 2, freeze: "lower:1"}
 data: {window: 64}
 """
@@ -37,7 +36,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     options = DataOptions(tokenizer=str(base), window=64, errors="skip")
     splits = {"train": list(generate(60, seed=1)), "valid": list(generate(8, seed=2))}
     build_data(splits, folder / "data", options)
-    (folder / "recipe.yaml").write_text(RECIPE)
+    for name in ("base", "pushdown"):
+        (folder / f"{name}.yaml").write_text(RECIPE)
     (folder / "test.trees").write_text("\n".join(map(to_brackets, generate(3, seed=5))))
     (folder / "glue").mkdir()
     save_tasks(folder / "glue")
@@ -50,10 +50,8 @@ def run(folder: Path) -> str:
         "data": folder / "data",
         "glue": folder / "glue",
         "tasks": "sst5,mrpc",
-        "base": folder / "base",
-        "pushdown": folder / "pushdown",
-        "trees": folder / "test.trees",
-        "recipe": folder / "recipe.yaml",
+        "models": f"{folder / 'base.yaml'},{folder / 'pushdown.yaml'}",
+        "trees": f"test={folder / 'test.trees'}",
         "out": folder / "out",
         "runs": folder / "runs",
         "seeds": 2,
@@ -63,6 +61,7 @@ def run(folder: Path) -> str:
         "max-eval": 6,
     }
     arguments = [f"--{name}={value}" for name, value in options.items()]
+    arguments += [f"--pretrained={name}={folder / name}" for name in ("base", "pushdown")]
     result = CliRunner().invoke(app, ["reproduce", "pretrained", *arguments])
     assert result.exit_code == 0, result.output
     return result.stdout
@@ -94,10 +93,10 @@ def test_pretrained(folder: Path) -> None:
 
 
 def test_broken_task_files_are_found_before_training(folder: Path, tmp_path: Path) -> None:
-    options = SentenceOptions(data=str(folder / "data"), recipe=str(folder / "recipe.yaml"))
+    options = EnglishOptions(data=str(folder / "data"))
     (tmp_path / "sst5").mkdir()
     for name in PLACES["sst5"]:
         (tmp_path / "sst5" / name).write_text("(2 (2 The)")
     with pytest.raises(PushdownError, match=r"train\.txt"):
-        reproduce_pretrained(tmp_path, tmp_path / "runs", options, [TASKS["sst5"]], tmp_path)
+        reproduce_pretrained(tmp_path, tmp_path / "runs", [], options, [TASKS["sst5"]], tmp_path)
     assert not (tmp_path / "runs").exists()

@@ -7,18 +7,26 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pushdown_lm.cli.finetune import BatchSize, Epochs, Frozen, LearningRate, MaxEval, MaxTrain
+from pushdown_lm.errors import PushdownError
+
+if TYPE_CHECKING:
+    from pushdown_lm.experiments.sentence_tests import TestData
 
 app = typer.Typer(help="Run an experiment of the paper and compare.", no_args_is_help=True)
 
 Out = Annotated[Path, typer.Option(help="Results.")]
 Runs = Annotated[Path | None, typer.Option(help="Data and models; runs/ and the name of --out.")]
-Recipe = Annotated[str, typer.Option(help="Of the Pushdown-LM; the Base-LM lacks the layers.")]
-GoldTrees = Annotated[Path | None, typer.Option(help="Gold trees, for parsing and perplexity.")]
+GoldTrees = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=FILE", help="Gold trees, for parsing and perplexity; may be repeated."
+    ),
+]
 Seeds = Annotated[int, typer.Option(min=1, help="Seeds to run and average over.")]
 FirstSeed = Annotated[int, typer.Option(min=0)]
 Beam = Annotated[int, typer.Option(min=1, help="Parses kept for a sentence.")]
@@ -91,51 +99,49 @@ def dyck(
 
 
 @app.command()
-def sentences(
+def english(
     data: Annotated[Path, typer.Option(help="A dataset made by `pushdown data build`.")],
     trees: GoldTrees = None,
     sg: Annotated[
         Path | None, typer.Option(help="A folder of SG suites; for the attention test too.")
     ] = None,
     blimp: Annotated[Path | None, typer.Option(help="A folder of BLiMP paradigms.")] = None,
-    recipe: Recipe = "english-small",
-    models: Annotated[str, typer.Option(help="Models, separated by commas.")] = "base,pushdown",
-    out: Out = Path("results", "sentences"),
+    models: Annotated[
+        str, typer.Option(help="Recipes, separated by commas: a row of the table each.")
+    ] = "english-base,english-paper,english",
+    out: Out = Path("results", "english"),
     runs: Runs = None,
     seeds: Seeds = 1,
     first_seed: FirstSeed = 0,
     beam: Beam = 100,
-    threshold: Threshold = 6.0,
+    threshold: Threshold = 8.0,
     limit: Annotated[
         int | None, typer.Option(min=1, help="Items of each suite, pairs of each paradigm, trees.")
     ] = None,
     overrides: Overrides = None,
 ) -> None:
-    """Base-LM and Pushdown-LM, alike in all else: SG, BLiMP, perplexity, parsing, attention.
+    """Table 2: sentence-level models, trained alike: SG, BLiMP, perplexity, parsing, attention.
 
-    Tests run for which there is data. The same command again goes on where it was interrupted.
+    Tests run for which there is data. The same command again resumes where it left off, and further
+    models or seeds add to the table.
 
-    pushdown reproduce sentences --data data/bllip --recipe bllip-lg --trees test.trees
-    --sg sg_suites --blimp blimp --beam 300
+    pushdown reproduce english --data data/english --trees gum=gum/test.trees --sg sg_suites
+    --blimp blimp
+
+    pushdown reproduce english --models bllip-lg-base,bllip-lg --data data/bllip --beam 300
     """
-    from pushdown_lm.experiments.sentences import SentenceOptions, markdown, reproduce_sentences
+    from pushdown_lm.experiments.english import EnglishOptions, markdown, reproduce_english
 
-    options = SentenceOptions(
+    options = EnglishOptions(
         data=str(data),
-        trees=_text(trees),
-        sg=_text(sg),
-        blimp=_text(blimp),
-        recipe=recipe,
+        tests=_tests(trees, sg, blimp, beam, threshold, limit),
         overrides=tuple(overrides or ()),
-        beam=beam,
-        threshold=threshold,
-        limit=limit,
     )
     with _interruptible():
-        results = reproduce_sentences(
+        results = reproduce_english(
             out,
             runs or Path("runs", out.name),
-            [name.strip() for name in models.split(",")],
+            _names(models),
             range(first_seed, first_seed + seeds),
             options,
             _command(),
@@ -150,15 +156,14 @@ def pretrained(
     ],
     glue: Annotated[Path, typer.Option(help="The folder of the tasks' folders.")],
     tasks: Annotated[str, typer.Option(help="Tasks, separated by commas.")] = "rte,sst5,mrpc,stsb",
-    base: Annotated[
-        Path | None,
-        typer.Option(help="A converted model, no pushdown layers; or the recipe's."),
-    ] = None,
-    pushdown: Annotated[
-        Path | None, typer.Option(help="A converted model with pushdown layers; or the recipe's.")
+    models: Annotated[
+        str, typer.Option(help="Recipes, separated by commas, the Base-LM's first.")
+    ] = "gpt2-medium-base,gpt2-medium",
+    pretrained: Annotated[
+        list[str] | None,
+        typer.Option(metavar="RECIPE=MODEL", help="Start a recipe from this converted model."),
     ] = None,
     trees: GoldTrees = None,
-    recipe: Recipe = "gpt2-medium",
     out: Out = Path("results", "pretrained"),
     runs: Runs = None,
     seeds: Seeds = 3,
@@ -180,20 +185,15 @@ def pretrained(
     pushdown reproduce pretrained --data data/wikitrees --glue glue --trees test.trees
     """
     from pushdown_lm.corpora.glue import find_task
+    from pushdown_lm.experiments.english import EnglishOptions
     from pushdown_lm.experiments.finetune import FinetuneOptions
     from pushdown_lm.experiments.pretrained import markdown, reproduce_pretrained
-    from pushdown_lm.experiments.sentences import SentenceOptions
 
-    start = {"base": _text(base), "pushdown": _text(pushdown)}
-    options = SentenceOptions(
+    options = EnglishOptions(
         data=str(data),
-        trees=_text(trees),
-        recipe=recipe,
+        tests=_tests(trees, None, None, beam, threshold, limit),
         overrides=tuple(overrides or ()),
-        pretrained={name: folder for name, folder in start.items() if folder is not None},
-        beam=beam,
-        threshold=threshold,
-        limit=limit,
+        pretrained=_named(pretrained, "--pretrained RECIPE=MODEL"),
     )
     finetuning = FinetuneOptions(
         epochs=epochs,
@@ -208,6 +208,7 @@ def pretrained(
         results = reproduce_pretrained(
             out,
             runs or Path("runs", out.name),
+            _names(models),
             options,
             [find_task(name.strip()) for name in tasks.split(",")],
             glue,
@@ -218,8 +219,39 @@ def pretrained(
     typer.echo(markdown(results))
 
 
-def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path)
+def _tests(
+    trees: list[str] | None,
+    sg: Path | None,
+    blimp: Path | None,
+    beam: int,
+    threshold: float,
+    limit: int | None,
+) -> TestData:
+    from pushdown_lm.experiments.sentence_tests import TestData
+
+    return TestData(
+        trees=_named(trees, "--trees NAME=FILE"),
+        sg=None if sg is None else str(sg),
+        blimp=None if blimp is None else str(blimp),
+        beam=beam,
+        threshold=threshold,
+        limit=limit,
+    )
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")]
+
+
+def _named(pairs: list[str] | None, usage: str) -> dict[str, str]:
+    """Names and values of options such as ``gum=gum/test.trees``."""
+    named = {}
+    for pair in pairs or []:
+        name, separator, value = pair.partition("=")
+        if not (name and separator and value):
+            raise PushdownError(f"expected {usage}, got {pair!r}")
+        named[name] = value
+    return named
 
 
 def _command() -> str:

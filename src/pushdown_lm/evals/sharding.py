@@ -53,6 +53,10 @@ class ShardedScorer:
         self.scorer, self.state = scorer, state
         self.name = scorer.name
 
+    @property
+    def parses(self) -> bool:
+        return self.scorer.parses
+
     def describe(self) -> dict[str, Any]:
         return self.scorer.describe()
 

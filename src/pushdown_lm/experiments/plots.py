@@ -36,6 +36,22 @@ def surprisals(file: IO[bytes], words: Sequence[tuple[str, float]]) -> None:
     figure.savefig(file, format="png", dpi=150)
 
 
+def training_curves(file: IO[bytes], curves: Mapping[str, Sequence[Mapping[str, float]]]) -> None:
+    """Validation losses of several models against the steps of training."""
+    losses = ("lm_loss", "attachment_loss")
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    for axes, loss in zip(figure.subplots(1, 2), losses, strict=True):
+        for name, records in curves.items():
+            points = [(record["step"], record[loss]) for record in records if loss in record]
+            if points:
+                axes.plot(*zip(*points, strict=True), label=name)
+        axes.set_xlabel("step")
+        axes.set_ylabel(f"validation {loss.replace('_', ' ')}, nats")
+        if axes.lines:
+            axes.legend()
+    figure.savefig(file, format="png", dpi=150)
+
+
 def _figure(width: float, height: float) -> tuple[Figure, Any]:
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.add_subplot()

@@ -1,7 +1,7 @@
 """Pretrained models (section 4.3): trained further on parsed text, then fine-tuned to classify.
 
-RUNS/seed0/base, RUNS/seed0/pushdown    training runs, and their tests
-RUNS/tasks                              fine-tuned models' results, and the parses
+RUNS/seed0/RECIPE       training runs, and their tests
+RUNS/tasks              fine-tuned models' results, and the parses
 OUT/results.json, table.md
 """
 
@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from pushdown_lm.corpora.glue import Split, Task, evaluation_split, load_examples
+from pushdown_lm.experiments.english import (
+    EnglishOptions,
+    comparison_rows,
+    reproduce_english,
+)
 from pushdown_lm.experiments.experiment import how_made, markdown_table
 from pushdown_lm.experiments.finetune import FinetuneOptions, finetune_all, percentages
-from pushdown_lm.experiments.sentences import (
-    TITLES,
-    SentenceOptions,
-    comparison_rows,
-    reproduce_sentences,
-)
 from pushdown_lm.files import atomic_write, write_json
 from pushdown_lm.training.run import MODEL
 
@@ -30,7 +29,8 @@ Report = dict[str, Any]
 def reproduce_pretrained(
     out: str | Path,
     runs: str | Path,
-    options: SentenceOptions,
+    models: Sequence[str],
+    options: EnglishOptions,
     tasks: Sequence[Task] = (),
     glue: str | Path = "",
     finetuning: FinetuneOptions | None = None,
@@ -41,6 +41,7 @@ def reproduce_pretrained(
     """Train Base-LM and Pushdown-LM further, test them, and fine-tune them on tasks.
 
     Args:
+        models: recipes, the Base-LM's first.
         glue: the folder of the tasks' folders.
         seeds: of fine-tuning; the models are trained further once.
     """
@@ -49,8 +50,8 @@ def reproduce_pretrained(
         splits: list[Split] = ["train", finetuning.split or evaluation_split(task, glue)]
         for split in splits:
             load_examples(task, glue, split)
-    results = reproduce_sentences(out, runs, list(TITLES), [0], options, command)
-    folders = [runs / "seed0" / model / MODEL for model in TITLES]
+    results = reproduce_english(out, runs, models, [0], options, command)
+    folders = [runs / "seed0" / model / MODEL for model in results["titles"]]
     found = finetune_all(tasks, folders, glue, runs / "tasks", finetuning, seeds=seeds)
     results |= {
         "finetuning": asdict(finetuning),
@@ -72,23 +73,23 @@ def comparison(results: Report) -> str:
         for metric, value in result["majority"].items():
             row = title.format(f"{metric} of the most frequent class")
             lines.setdefault(row, {})[model] = percentages(value, None)
-    tasks = [[title, *(cells.get(model, "") for model in TITLES)] for title, cells in lines.items()]
-    return markdown_table(["", *TITLES.values()], [*comparison_rows(results), *tasks])
+    titles = results["titles"]
+    tasks = [[title, *(cells.get(model, "") for model in titles)] for title, cells in lines.items()]
+    return markdown_table(["", *titles.values()], [*comparison_rows(results), *tasks])
 
 
 def markdown(results: Report) -> str:
     """The whole report."""
-    options = results["options"]
+    tests = results["options"]["tests"]
     tasks = [
         f"{result['task']}: {result['num_train']:,} examples to train, {result['num_eval']:,} "
         f"({result['split']}) to test, {len(result['runs'])} seeds"
         for result in results["tasks"]
-        if result["model"] == "pushdown"
+        if result["model"] == list(results["titles"])[-1]
     ]
     parts = [
         "# Pretrained models\n",
-        f"Recipe {options['recipe']}; beam {options['beam']}, threshold {options['threshold']} "
-        f"nats. {'; '.join(tasks)}.\n",
+        f"Beam {tests['beam']}, threshold {tests['threshold']} nats. {'; '.join(tasks)}.\n",
         comparison(results),
         how_made(results),
     ]

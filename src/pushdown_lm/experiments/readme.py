@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pushdown_lm.experiments import demo, dyck_report, pretrained, sentences
+from pushdown_lm.experiments import demo, dyck_report, english, pretrained
 from pushdown_lm.experiments.experiment import ReproductionError
 from pushdown_lm.files import atomic_write
 
@@ -24,8 +24,8 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "demo": demo.markdown,
     "dyck": dyck_report.paper_table,
     "dyck-quick": dyck_report.accuracy_table,
+    "english": english.comparison,
     "pretrained": pretrained.comparison,
-    "sentences": sentences.comparison,
 }
 """The table of each experiment, by the name of its folder."""
 _PLACE = re.compile(r"(<!-- table: (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)

@@ -38,6 +38,10 @@ class BaseLMScorer(CausalLMScorer):
     def describe(self) -> dict[str, Any]:
         return {**self.parser.describe(), "probabilities": "exact: no layer reads the parse"}
 
+    @property
+    def parses(self) -> bool:
+        return self.parser.parses
+
     def parse(self, sentences: Sequence[Sequence[str]]) -> list[Tree | None]:
         return self.parser.parse(sentences)
 

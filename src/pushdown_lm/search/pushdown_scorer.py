@@ -215,6 +215,10 @@ class PushdownScorer:
             },
         }
 
+    @property
+    def parses(self) -> bool:
+        return self.model.head is not None
+
     def describe(self) -> dict[str, Any]:
         return dict(self._description)
 

@@ -65,6 +65,10 @@ class Scorer(Protocol):
 
     name: str
 
+    @property
+    def parses(self) -> bool:
+        """Whether the model can :meth:`parse`."""
+
     def describe(self) -> dict[str, Any]:
         """Model, tokenizer, beam and versions: all that decides the scores, ready for JSON."""
 
@@ -187,6 +191,10 @@ class CausalLMScorer:
     def describe(self) -> dict[str, Any]:
         return dict(self._description)
 
+    @property
+    def parses(self) -> bool:
+        return False
+
     def log_probs(self, sentences: Sequence[str]) -> list[float]:
         encodings = self._encode(sentences)
         return [math.fsum(log_probs) for log_probs in self._token_log_probs(encodings)]
@@ -304,6 +312,10 @@ class ScoreCache:
             for model, kind, sentence, value in read_appended(path, "a cached score", fields):
                 if model == self._model:
                     self._known[kind, json.dumps(sentence)] = value
+
+    @property
+    def parses(self) -> bool:
+        return self.scorer.parses
 
     def describe(self) -> dict[str, Any]:
         return self.scorer.describe()

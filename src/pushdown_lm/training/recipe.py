@@ -135,6 +135,8 @@ class Recipe(Section):
     """One experiment."""
 
     name: str
+    title: str = ""
+    """What tables call the model; the name if left out."""
     description: str = ""
     model: ModelSettings = ModelSettings()
     training: TrainingSection
@@ -175,6 +177,7 @@ def load_recipe(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Reci
     0.001
     """
     values = {"name": Path(name_or_path).stem, **_with_parents(str(name_or_path), ())}
+    values.setdefault("title", values["name"])
     for override in overrides:
         _override(values, override)
     try:
@@ -196,7 +199,8 @@ def _with_parents(name_or_path: str, children: tuple[str, ...]) -> dict[str, Any
     if _is_path(parent):
         parent = str(Path(name_or_path).parent / parent)
     inherited = _with_parents(parent, (*children, name_or_path))
-    inherited.pop("name", None)
+    for own in ("name", "title"):
+        inherited.pop(own, None)
     return _merge(inherited, values)
 
 

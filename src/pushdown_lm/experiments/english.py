@@ -1,0 +1,264 @@
+"""Sentence-level language models (section 4.2): several recipes, trained alike, on one table.
+
+    RUNS/seed0/RECIPE          the training run of a model, with its tests in RUNS/.../tests
+    OUT/results.json           all that is finished in RUNS
+    OUT/table.md, curves.png
+
+What is finished in RUNS is not done again, so further models and seeds add to the table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from pushdown_lm.console import error_console
+from pushdown_lm.data.dataset import load_data
+from pushdown_lm.experiments import plots
+from pushdown_lm.experiments.experiment import (
+    ensure_trained,
+    how_made,
+    markdown_table,
+    provenance,
+)
+from pushdown_lm.experiments.sentence_tests import Report, TestData, run_tests, test_result
+from pushdown_lm.files import atomic_write, write_json
+from pushdown_lm.training.recipe import Recipe, load_recipe
+from pushdown_lm.training.run import METRICS, MODEL, RECIPE, is_finished
+from pushdown_lm.training.trainer import METRICS_LOG
+
+DEFAULT_MODELS = ("english-base", "english-paper", "english")
+
+
+@dataclass(frozen=True)
+class EnglishOptions:
+    """What the models are trained on and tested with."""
+
+    data: str
+    """A dataset made by `pushdown data build`."""
+    tests: TestData = field(default_factory=TestData)
+    overrides: tuple[str, ...] = ()
+    """``key=value`` overrides of all recipes."""
+    pretrained: dict[str, str] = field(default_factory=dict)
+    """By recipe, what is trained further instead of the recipe's pretrained model."""
+
+    def recipe(self, name: str, seed: int) -> Recipe:
+        changes = [*self.overrides, f"training.seed={seed}"]
+        if start := self.pretrained.get(Path(name).stem):
+            changes.append(f"model.pretrained={start}")
+        return load_recipe(name, changes)
+
+
+def reproduce_english(
+    out: str | Path,
+    runs: str | Path,
+    models: Sequence[str],
+    seeds: Sequence[int],
+    options: EnglishOptions,
+    command: str = "",
+) -> Report:
+    """Train and test the models of these recipes with every seed; the results of all in ``runs``.
+
+    The results and the table are written to ``out`` after each model.
+    """
+    out, runs = Path(out), Path(runs)
+    recipes = [(seed, options.recipe(name, seed)) for seed in seeds for name in models]
+    options.tests.check()
+    results: Report = {}
+    for seed, recipe in recipes:
+        error_console().print(f"{recipe.title}, seed {seed}", highlight=False)
+        run = runs / f"seed{seed}" / recipe.name
+        ensure_trained(run, recipe, lambda: load_data(options.data))
+        run_tests(run / MODEL, run / "tests", options.tests)
+        results = collect(out, runs, options, command)
+        write_report(out, results)
+    return results
+
+
+def write_report(out: Path, results: Report) -> None:
+    """The results as JSON, as a table and as a plot of the training curves."""
+    write_json(out / "results.json", results)
+    with atomic_write(out / "table.md") as file:
+        file.write(markdown(results))
+    first = next(iter(results["seeds"].values()))
+    curves = {results["titles"][model]: found["curve"] for model, found in first.items()}
+    if any(curves.values()):
+        with atomic_write(out / "curves.png", "wb") as file:
+            plots.training_curves(file, curves)
+
+
+# ------------------------------------------------------------------ results
+
+
+def collect(out: Path, runs: Path, options: EnglishOptions, command: str) -> Report:
+    """Everything that is finished in ``runs`` and was tested with these options."""
+    seeds: Report = {}
+    titles: dict[str, str] = {}
+    for folder in sorted(runs.glob("seed*"), key=_seed):
+        for run in sorted(folder.iterdir(), key=lambda run: (run / RECIPE).stat().st_mtime):
+            if not is_finished(run):
+                continue
+            found = {
+                name: report
+                for name in options.tests.tests
+                if (report := test_result(run / "tests", name, options.tests)) is not None
+            }
+            titles[run.name] = load_recipe(run / RECIPE).title
+            seeds.setdefault(str(_seed(folder)), {})[run.name] = {**describe_run(run), **found}
+    return {
+        **provenance(out, command),
+        "options": asdict(options),
+        "titles": titles,
+        "seeds": seeds,
+    }
+
+
+def _seed(folder: Path) -> int:
+    return int(folder.name.removeprefix("seed"))
+
+
+def describe_run(run: Path) -> Report:
+    """How training went: the final metrics, and the validation losses on the way."""
+    with (run / METRICS_LOG).open(encoding="utf-8") as lines:
+        records = [json.loads(line) for line in lines]
+    evaluations = [record for record in records if record["kind"] == "eval"]
+    recipe = load_recipe(run / RECIPE).training
+    found: Report = {
+        "training": json.loads((run / METRICS).read_text(encoding="utf-8")),
+        "curve": [
+            {"step": record["step"], "lm_loss": record["lm_loss"]}
+            | ({"attachment_loss": value} if (value := record.get("attachment_loss")) else {})
+            for record in evaluations
+        ],
+    }
+    if recipe.tokens_per_batch:
+        found["training"]["tokens"] = found["training"]["steps"] * recipe.tokens_per_batch
+    if evaluations and evaluations[0]["step"] == 0:
+        found["before"] = evaluations[0]
+    return found
+
+
+# ------------------------------------------------------------------ the table
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A line of the table: its title, its place in the results, a factor and a format."""
+
+    title: str
+    path: tuple[str, ...]
+    factor: float = 1
+    pattern: str = ".1f"
+
+
+def figures(results: Report) -> list[Figure]:
+    """The lines of the table, for the tests that were run."""
+    named = results["options"]["tests"]["trees"]
+    lines = [
+        Figure("SG suites (31), accuracy, %", ("sg", "accuracy"), 100),
+        Figure("BLiMP, accuracy, %", ("blimp", "accuracy"), 100),
+    ]
+    for name in named:
+        place = (f"perplexity {name}", "perplexities")
+        lines += [
+            Figure(f"word perplexity, {name}", (*place, "marginal", "word_perplexity")),
+            Figure(f"token perplexity, {name}", (*place, "marginal", "token_perplexity")),
+            Figure(
+                f"token perplexity given the gold parse, {name}",
+                (*place, "conditional", "token_perplexity"),
+            ),
+        ]
+    for name in named:
+        place = (f"parsing {name}",)
+        lines += [
+            Figure(f"parsing F1, {name}", (*place, "model", "f1"), 100),
+            Figure(
+                f"parsing F1 of right-branching trees, {name}",
+                (*place, "baselines", "right-branching", "f1"),
+                100,
+            ),
+        ]
+    return [
+        *lines,
+        Figure("attention on the head noun, %", ("attention", "head"), 100),
+        Figure("attention on the distractor, %", ("attention", "distractor"), 100),
+        Figure("validation perplexity before training", ("before", "perplexity"), 1, ".2f"),
+        Figure("validation perplexity after training", ("training", "perplexity"), 1, ".2f"),
+        Figure(
+            "attachment accuracy given the gold parse so far, %",
+            ("training", "attachment_accuracy"),
+            100,
+        ),
+        Figure("training tokens", ("training", "tokens"), 1, ",.0f"),
+        Figure("training seconds", ("training", "training_seconds"), 1, ",.0f"),
+        Figure("parameters", ("training", "parameters"), 1, ",.0f"),
+    ]
+
+
+def comparison(results: Report) -> str:
+    """The models beside each other."""
+    return markdown_table(["", *results["titles"].values()], comparison_rows(results))
+
+
+def comparison_rows(results: Report) -> list[list[str]]:
+    """A line for each figure: means over seeds, with the range where there are several."""
+    rows = []
+    for figure in figures(results):
+        cells = [_cell(results, model, figure) for model in results["titles"]]
+        if any(cells):
+            rows.append([figure.title, *cells])
+    return rows
+
+
+def _cell(results: Report, model: str, figure: Figure) -> str:
+    values = _values(results, model, figure.path)
+    if not values:
+        return ""
+    average = format(figure.factor * mean(values), figure.pattern)
+    if len(values) == 1:
+        return average
+    low, high = (format(figure.factor * end, figure.pattern) for end in (min(values), max(values)))
+    return f"{average} [{low} to {high}]"
+
+
+def _values(results: Report, model: str, path: Sequence[str]) -> list[float]:
+    """A figure of a model, from each seed that has it."""
+    values = []
+    for of_seed in results["seeds"].values():
+        value: Any = of_seed.get(model, {})
+        for key in path:
+            value = value.get(key, {})
+        if value != {}:
+            values.append(float(value))
+    return values
+
+
+def _by_part(results: Report, title: str, test: str, parts: str) -> list[str]:
+    """A section of accuracies by circuit or field, if there are any."""
+    names: dict[str, None] = {}
+    for of_seed in results["seeds"].values():
+        for found in of_seed.values():
+            names |= dict.fromkeys(found.get(test, {}).get(parts, {}))
+    lines = [Figure(name, (test, parts, name), 100) for name in names]
+    rows = [[line.title, *(_cell(results, m, line) for m in results["titles"])] for line in lines]
+    header = ["accuracy, %", *results["titles"].values()]
+    return [f"## {title}\n", markdown_table(header, rows)] if rows else []
+
+
+def markdown(results: Report) -> str:
+    """The whole report."""
+    tests = results["options"]["tests"]
+    parts = [
+        "# Sentence-level language models\n",
+        f"Seeds {', '.join(results['seeds'])}. Models with pushdown layers are scored with beam "
+        f"{tests['beam']} and threshold {tests['threshold']} nats, others exactly.\n",
+        comparison(results),
+        *_by_part(results, "SG circuits", "sg", "circuits"),
+        *_by_part(results, "BLiMP fields", "blimp", "fields"),
+        how_made(results),
+    ]
+    return "\n".join(parts)

@@ -1,0 +1,186 @@
+"""The paper's tests of one sentence-level model: SG, BLiMP, parsing, perplexity, attention.
+
+The result of each test is a JSON file beside the model, kept as long as the test's data and
+settings are the same; single scores are remembered too, so an interrupted test resumes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pushdown_lm.console import sentence_progress
+from pushdown_lm.evals.attention import REGIONS, agreement_prefixes, evaluate_attention
+from pushdown_lm.evals.blimp import MinimalPair, evaluate_blimp, load_blimp
+from pushdown_lm.evals.parsing import evaluate_parsing
+from pushdown_lm.evals.sg import SUITE_SETS, Suite, evaluate_sg, load_suites
+from pushdown_lm.evals.tree_perplexity import evaluate_tree_perplexity
+from pushdown_lm.files import write_json
+from pushdown_lm.search.loading import EvaluationScorer, load_scorer
+from pushdown_lm.search.scorer import ScoreCache
+from pushdown_lm.trees import Tree, binarize, read_trees
+
+CHUNK = 128
+"""Sentences that are scored before the results are remembered."""
+
+Report = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class TestData:
+    """What models are tested with; tests without data are left out."""
+
+    __test__ = False  # not a test of pytest
+
+    trees: dict[str, str] = field(default_factory=dict)
+    """Files of gold trees by name, for parsing and perplexity."""
+    sg: str | None = None
+    """A folder of SG suites; also for the attention on distractors."""
+    blimp: str | None = None
+    """A folder of BLiMP paradigms."""
+    beam: int = 100
+    threshold: float | None = 8.0
+    limit: int | None = None
+    """Items of each suite, pairs of each paradigm, trees of each file."""
+
+    @property
+    def tests(self) -> dict[str, Test]:
+        """The tests that there is data for, by name, cheapest first."""
+        found: dict[str, Test] = {}
+        if self.sg:
+            found["attention"] = Test(_attention, self.sg)
+        for name, path in self.trees.items():
+            found[f"parsing {name}"] = Test(_parsing, path)
+        for name, path in self.trees.items():
+            found[f"perplexity {name}"] = Test(_perplexity, path)
+        if self.blimp:
+            found["blimp"] = Test(_blimp, self.blimp)
+        if self.sg:
+            found["sg"] = Test(_sg, self.sg)
+        return found
+
+    def settings(self, test: str) -> Report:
+        """What the result of a test depends on, besides the model."""
+        names = ("beam", "threshold", "limit")
+        return {"data": self.tests[test].data, **{name: getattr(self, name) for name in names}}
+
+    def check(self) -> None:
+        """Complain of missing or broken data before hours of training, not after."""
+        if self.sg:
+            _sg_suites(self, self.sg)
+        for path in self.trees.values():
+            _gold_trees(self, path)
+        if self.blimp:
+            _pairs(self, self.blimp)
+
+
+@dataclass(frozen=True)
+class Test:
+    """A test and the file or folder that it reads."""
+
+    __test__ = False
+
+    evaluate: Callable[[EvaluationScorer, Path, TestData, str], Report]
+    data: str
+
+
+def run_tests(model: Path, folder: Path, data: TestData) -> None:
+    """Write the results of the tests that have none yet into ``folder``."""
+    missing = [name for name in data.tests if test_result(folder, name, data) is None]
+    if not missing:
+        return
+    scorer = load_scorer(model, beam=data.beam, threshold=data.threshold)
+    for name in missing:
+        test = data.tests[name]
+        if name.startswith("parsing") and not scorer.parses:
+            report: Report = {}
+        else:
+            report = test.evaluate(scorer, folder, data, test.data)
+        write_json(_file(folder, name), {**report, "settings": data.settings(name)})
+
+
+def test_result(folder: Path, name: str, data: TestData) -> Report | None:
+    """What an earlier test with the same settings has found."""
+    path = _file(folder, name)
+    if not path.exists():
+        return None
+    report: Report = json.loads(path.read_text(encoding="utf-8"))
+    return report if report["settings"] == data.settings(name) else None
+
+
+test_result.__test__ = False  # type: ignore[attr-defined]
+
+
+def _file(folder: Path, name: str) -> Path:
+    return folder / f"{name.replace(' ', '-')}.json"
+
+
+# ------------------------------------------------------------------ the tests
+
+
+def _attention(scorer: EvaluationScorer, folder: Path, data: TestData, path: str) -> Report:
+    suites = _suites(data, path, tuple(REGIONS))
+    total = sum(len(agreement_prefixes(suite, REGIONS[suite.name])) for suite in suites)
+    with sentence_progress("Attention", total) as progress:
+        return evaluate_attention(scorer, suites, progress=progress).to_json()
+
+
+def _parsing(scorer: EvaluationScorer, folder: Path, data: TestData, path: str) -> Report:
+    gold = _gold_trees(data, path)
+    with sentence_progress("Parsing", len(gold)) as progress:
+        return evaluate_parsing(
+            _remember(scorer, folder), gold, chunk_size=CHUNK, progress=progress
+        ).to_json()
+
+
+def _perplexity(scorer: EvaluationScorer, folder: Path, data: TestData, path: str) -> Report:
+    gold = _gold_trees(data, path)
+    with sentence_progress("Perplexity", len(gold)) as progress:
+        return evaluate_tree_perplexity(
+            scorer, gold, through=_remember(scorer, folder), chunk_size=CHUNK, progress=progress
+        ).to_json()
+
+
+def _blimp(scorer: EvaluationScorer, folder: Path, data: TestData, path: str) -> Report:
+    pairs = _pairs(data, path)
+    sentences = {sentence for pair in pairs for sentence in (pair.good, pair.bad)}
+    with sentence_progress("BLiMP", len(sentences)) as progress:
+        return evaluate_blimp(
+            _remember(scorer, folder), pairs, chunk_size=CHUNK, progress=progress
+        ).to_json()
+
+
+def _sg(scorer: EvaluationScorer, folder: Path, data: TestData, path: str) -> Report:
+    suites = _sg_suites(data, path)
+    total = sum(len(item.conditions) for suite in suites for item in suite.items)
+    with sentence_progress("SG", total) as progress:
+        return evaluate_sg(
+            _remember(scorer, folder), suites, chunk_size=CHUNK, progress=progress
+        ).to_json()
+
+
+def _remember(scorer: EvaluationScorer, folder: Path) -> ScoreCache:
+    return ScoreCache(scorer, folder / "scores.jsonl")
+
+
+def _pairs(data: TestData, path: str) -> list[MinimalPair]:
+    paradigms: dict[str, list[MinimalPair]] = {}
+    for pair in load_blimp(Path(path)):
+        paradigms.setdefault(pair.paradigm, []).append(pair)
+    return [pair for members in paradigms.values() for pair in members[: data.limit]]
+
+
+def _sg_suites(data: TestData, path: str) -> list[Suite]:
+    return _suites(data, path, tuple(SUITE_SETS["31"]))
+
+
+def _suites(data: TestData, path: str, names: Sequence[str]) -> list[Suite]:
+    suites = load_suites(Path(path), names)
+    return [replace(suite, items=suite.items[: data.limit]) for suite in suites]
+
+
+def _gold_trees(data: TestData, path: str) -> list[Tree]:
+    return [binarize(tree) for tree in list(read_trees(path))[: data.limit]]

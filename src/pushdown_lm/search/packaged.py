@@ -1,0 +1,50 @@
+"""Models that are installed as packages of their own, found by name.
+
+A package such as ``pushdown-lm-english`` holds model folders and names them in its metadata:
+
+    [project.entry-points."pushdown_lm.models"]
+    english = "pushdown_lm_english:english"
+
+where the value is the path of a folder. Everything that takes a model's folder takes such a name.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+
+from pushdown_lm.errors import PushdownError
+
+GROUP = "pushdown_lm.models"
+DEFAULT_MODEL = "english"
+"""The model in the box."""
+
+
+class ModelNameError(PushdownError):
+    """Neither a folder nor the name of an installed model."""
+
+
+def installed_models() -> dict[str, EntryPoint]:
+    """The models that are installed, by name."""
+    return {entry.name: entry for entry in sorted(entry_points(group=GROUP), key=lambda e: e.name)}
+
+
+def find_model(name_or_folder: str | Path) -> Path:
+    """The folder of a model: the folder itself, or that of an installed model of this name.
+
+    A folder of the name wins over an installed model.
+    """
+    folder = Path(name_or_folder)
+    if folder.exists():
+        return folder
+    installed = installed_models()
+    if str(name_or_folder) not in installed:
+        known = ", ".join(installed) or "none"
+        raise ModelNameError(
+            f"{name_or_folder}: no such folder, and no model of this name is installed "
+            f"(installed: {known})"
+        )
+    found = Path(installed[str(name_or_folder)].load())
+    if not found.is_dir():
+        raise ModelNameError(f"{name_or_folder}: its package names {found}, which is no folder")
+    return found
