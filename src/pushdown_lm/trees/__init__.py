@@ -1,13 +1,14 @@
 """Trees, and the parse as a Pushdown model sees it: attachments and the stack tape."""
 
 from pushdown_lm.trees.brackets import decode_word, encode_word, to_brackets
-from pushdown_lm.trees.conllu import Nonprojective
+from pushdown_lm.trees.conllu import Constituents, Nonprojective
 from pushdown_lm.trees.drawing import draw
 from pushdown_lm.trees.nltk_trees import from_nltk, to_nltk
 from pushdown_lm.trees.reading import Errors, Format, parse_tree, parse_trees, read_trees
 from pushdown_lm.trees.tree import Span, Tree, binarize, is_binary, merge_pieces, split_words
 
 __all__ = [
+    "Constituents",
     "Errors",
     "Format",
     "Nonprojective",

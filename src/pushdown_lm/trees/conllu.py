@@ -1,4 +1,9 @@
-"""CoNLL-U: dependency trees as unlabelled binary constituency trees."""
+"""CoNLL-U: dependency trees as constituency trees, by one of two rules.
+
+``heads``   binary and unlabeled: each head takes its dependents one by one, in any scheme.
+``penn``    labeled and n-ary, in the manner of the Penn Treebank: Universal Dependencies only
+            (:mod:`pushdown_lm.trees.penn_constituents`).
+"""
 
 from __future__ import annotations
 
@@ -8,11 +13,13 @@ from itertools import chain
 from typing import Literal
 
 from pushdown_lm.errors import PushdownError, TreeError
+from pushdown_lm.trees.penn_constituents import penn_constituents
 from pushdown_lm.trees.tree import Tree
 
 Nonprojective = Literal["report", "lift"]
+Constituents = Literal["heads", "penn"]
 
-_NUM_COLUMNS, _FORM, _HEAD = 10, 1, 6
+_NUM_COLUMNS, _FORM, _KIND, _HEAD, _RELATION = 10, 1, 3, 6, 7
 _NOT_A_WORD = re.compile(r"\d+[-.]\d+\t")
 
 
@@ -113,9 +120,13 @@ def _is_arc_projective(heads: Sequence[int], head: int, dependent: int) -> bool:
 
 
 def read_conllu(
-    lines: Iterable[str], source: str, *, nonprojective: Nonprojective = "report"
+    lines: Iterable[str],
+    source: str,
+    *,
+    nonprojective: Nonprojective = "report",
+    constituents: Constituents = "heads",
 ) -> Iterator[Tree | TreeError]:
-    """The sentences of CoNLL-U lines as binary trees; an error stands for a bad sentence.
+    """The sentences of CoNLL-U lines as trees; an error stands for a bad sentence.
 
     The words are the syntactic words: of a multiword token (`3-4 don't`), the words 3 and 4.
     Empty nodes (`8.1`) are left out. Crossing arcs are an error, or are lifted.
@@ -126,7 +137,7 @@ def read_conllu(
             sentence.append((number, line.rstrip("\r\n")))
         elif sentence:
             try:
-                tree = _sentence_to_tree(sentence, source, nonprojective)
+                tree = _sentence_to_tree(sentence, source, nonprojective, constituents)
                 if tree.words:
                     yield tree
             except TreeError as error:
@@ -135,7 +146,10 @@ def read_conllu(
 
 
 def _sentence_to_tree(
-    sentence: Sequence[tuple[int, str]], source: str, nonprojective: Nonprojective
+    sentence: Sequence[tuple[int, str]],
+    source: str,
+    nonprojective: Nonprojective,
+    constituents: Constituents,
 ) -> Tree:
     rows = [
         (number, line.split("\t"))
@@ -169,4 +183,7 @@ def _sentence_to_tree(
             expected, found = "a projective tree", f"crossing arcs in {heads}"
             raise TreeError(source, first_line, 1, expected, found, reason="not projective")
         heads = lift(heads)
+    if constituents == "penn":
+        kinds, relations = ([fields[at] for _, fields in rows] for at in (_KIND, _RELATION))
+        return penn_constituents(words, kinds, heads, relations)
     return dependencies_to_tree(words, heads)

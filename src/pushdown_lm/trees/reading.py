@@ -19,7 +19,7 @@ from typing import Any, Literal, get_args
 
 from pushdown_lm.errors import PushdownError, TreeError
 from pushdown_lm.trees.brackets import read_brackets
-from pushdown_lm.trees.conllu import Nonprojective, read_conllu
+from pushdown_lm.trees.conllu import Constituents, Nonprojective, read_conllu
 from pushdown_lm.trees.tree import Tree
 
 Format = Literal["auto", "penn", "binary", "conllu", "snli"]
@@ -63,6 +63,7 @@ def _read_lines(
     errors: Errors,
     counts: Counter[str] | None,
     nonprojective: Nonprojective,
+    constituents: Constituents,
 ) -> Iterator[Tree]:
     if format not in get_args(Format):
         raise PushdownError(f"expected a format of {get_args(Format)}, found {format!r}")
@@ -73,7 +74,7 @@ def _read_lines(
         format = _detect_format(head, source)
     items: Iterable[Tree | TreeError]
     if format == "conllu":
-        items = read_conllu(lines, source, nonprojective=nonprojective)
+        items = read_conllu(lines, source, nonprojective=nonprojective, constituents=constituents)
     elif format == "snli":
         items = _read_snli(lines, source, labels)
     else:
@@ -111,13 +112,14 @@ def read_trees(
     errors: Errors = "raise",
     counts: Counter[str] | None = None,
     nonprojective: Nonprojective = "report",
+    constituents: Constituents = "heads",
 ) -> Iterator[Tree]:
     """Stream the trees of one or several files; `.gz` is unpacked.
 
     format:
         "penn", brackets with labels, with or without tags: `(NP (DT the) dog)`;
         "binary", brackets without labels: `( ( Two women ) ( are here ) )`, or a lone word;
-        "conllu", dependencies, turned into binary trees by `conllu.dependencies_to_tree`;
+        "conllu", dependencies, turned into constituents by `constituents`;
         "snli", JSON lines with `sentence1_parse` and `sentence2_parse`;
         "auto" looks at the file's name, then at its first lines: brackets none of which is
         directly followed by a label are "binary".
@@ -127,10 +129,12 @@ def read_trees(
     counts: receives the number of skipped trees by reason; trees of traces only are "no words".
     nonprojective: CoNLL-U sentences with crossing arcs are errors ("report"), or are made
         projective ("lift").
+    constituents: the rule that turns dependencies into constituents: "heads" or "penn", as
+        :mod:`pushdown_lm.trees.conllu` describes them.
     """
     if isinstance(paths, str | os.PathLike):
         paths = [paths]
-    options = format, labels, errors, counts, nonprojective
+    options = format, labels, errors, counts, nonprojective, constituents
     return chain.from_iterable(
         _read_lines(_file_lines(os.fspath(path)), os.fspath(path), *options) for path in paths
     )
@@ -144,11 +148,12 @@ def parse_trees(
     errors: Errors = "raise",
     counts: Counter[str] | None = None,
     nonprojective: Nonprojective = "report",
+    constituents: Constituents = "heads",
     source: str = "<text>",
 ) -> Iterator[Tree]:
     """The trees of a string; the arguments are those of `read_trees`."""
     lines = io.StringIO(text.removeprefix("\ufeff"), newline=None)
-    return _read_lines(lines, source, format, labels, errors, counts, nonprojective)
+    return _read_lines(lines, source, format, labels, errors, counts, nonprojective, constituents)
 
 
 def parse_tree(text: str, *, format: Format = "auto", labels: bool = False) -> Tree:

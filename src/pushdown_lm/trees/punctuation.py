@@ -1,0 +1,153 @@
+"""Punctuation marks put into a tree over the other words.
+
+A mark belongs to the smallest constituent around it, at the ends of the sentence to the whole.
+Brackets make a constituent with what is between them, a closing quotation mark stands in the
+constituent of the opening one, and the second comma of an apposition in that of the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pushdown_lm.trees.nodes import Child, Node, end_of, start_of
+
+OPENING, CLOSING = "([{", ")]}"
+QUOTES = {'"': '"', "''": "``", "``": "", "”": "“", "“": ""}
+"""Quotation marks, and the mark that each of them may close."""
+
+
+def insert_punctuation(words: Sequence[str], root: Child, marks: Sequence[int]) -> Child:
+    """The tree with the marks, given by their numbers, from 1."""
+    return _Punctuation(words, root).insert(marks)
+
+
+class _Punctuation:
+    """Puts punctuation marks into a tree over the other words."""
+
+    def __init__(self, words: Sequence[str], root: Child) -> None:
+        self.words = words
+        self.root = root if isinstance(root, Node) else Node("NP", [root], root, root)
+        self.open_quotes: dict[str, Node] = {}
+        """The constituent that each open quotation mark stands in."""
+
+    def insert(self, marks: Sequence[int]) -> Child:
+        for first, last in self._bracketed(marks):
+            self._enclose(first, last)
+        done = {word for word in marks if self._holds(word)}
+        for mark in marks:
+            if mark not in done:
+                self._insert(mark)
+        root = self.root
+        return root if len(root.children) > 1 else root.children[0]
+
+    def _bracketed(self, marks: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Pairs of brackets, inner before outer."""
+        opened: list[int] = []
+        for mark in marks:
+            text = self.words[mark - 1]
+            if text in OPENING:
+                opened.append(mark)
+            elif text in CLOSING and opened:
+                yield opened.pop(), mark
+
+    def _holds(self, word: int) -> bool:
+        node: Child = self.root
+        while isinstance(node, Node):
+            inside = [part for part in node.children if start_of(part) <= word <= end_of(part)]
+            if not inside:
+                return False
+            node = inside[0]
+        return node == word
+
+    def _smallest_around(self, first: int, last: int) -> Node:
+        """The smallest constituent that holds two words."""
+        node = self.root
+        while True:
+            inside = [
+                part
+                for part in node.children
+                if isinstance(part, Node) and part.start <= first and last <= part.end
+            ]
+            if not inside:
+                return node
+            node = inside[0]
+
+    def _enclose(self, opening: int, closing: int) -> None:
+        """Make a constituent of two brackets and what is between, if that is a row of children."""
+        content = [word for word in range(opening + 1, closing) if self._holds(word)]
+        if not content:
+            return
+        first, last = content[0], content[-1]
+        node = self.root
+        while inside := [
+            part
+            for part in node.children
+            if isinstance(part, Node)
+            and part.start <= first
+            and last <= part.end
+            and (part.start, part.end) != (first, last)
+        ]:
+            node = inside[0]
+        within = [
+            part for part in node.children if first <= start_of(part) and end_of(part) <= last
+        ]
+        if not within or (start_of(within[0]), end_of(within[-1])) != (first, last):
+            return
+        at = node.children.index(within[0])
+        enclosed = Node("PRN", [opening, *within, closing], opening, closing)
+        node.children[at : at + len(within)] = [enclosed]
+        self._widen(node)
+
+    def _insert(self, mark: int) -> None:
+        root = self.root
+        text = self.words[mark - 1]
+        opener = self.open_quotes.pop(QUOTES[text], None) if text in QUOTES else None
+        if opener is not None and opener.end == mark - 1:
+            node = opener
+        elif text == "," and (around := self._with_open_comma(mark - 1)) is not None:
+            node = around
+        elif mark < root.start or root.end < mark:
+            node = root
+        else:
+            node = self._smallest_around(mark, mark)
+        if text in QUOTES and opener is None:
+            self.open_quotes[text] = node
+        at = sum(start_of(part) < mark for part in node.children)
+        node.children.insert(at, mark)
+        self._widen(node)
+
+    def _with_open_comma(self, word: int) -> Node | None:
+        """The noun phrase that ends with a word and has a comma inside: an apposition's."""
+        node = self.root
+        while True:
+            inside = [
+                part
+                for part in node.children
+                if isinstance(part, Node) and part.start <= word <= part.end
+            ]
+            if not inside:
+                return None
+            node = inside[0]
+            if (
+                node.label == "NP"
+                and node.end == word
+                and any(
+                    isinstance(part, int) and self.words[part - 1] == ","
+                    for part in node.children[-2:]
+                )
+            ):
+                return node
+
+    def _widen(self, node: Node) -> None:
+        """Let a constituent, and all around it, reach as far as its children do."""
+        first, last = start_of(node.children[0]), end_of(node.children[-1])
+        around = self.root
+        while around is not node:
+            inside = next(
+                part
+                for part in around.children
+                if isinstance(part, Node) and part.start <= node.start and node.end <= part.end
+            )
+            around.start, around.end = min(around.start, first), max(around.end, last)
+            around = inside
+        node.start, node.end = first, last
