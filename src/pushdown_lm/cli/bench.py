@@ -81,7 +81,8 @@ def suites(
 ) -> None:
     """The whole SG set with threshold pruning, and the decisions that pruning changes.
 
-    torchrun --nproc-per-node 2 --no-python pushdown bench suites sg_suites --model runs/mine/model
+    torchrun --nproc-per-node 2 --no-python pushdown bench suites sg_suites
+    --model runs/demo/seed0/demo/model
     """
     from pushdown_lm.bench import suites as bench_suites
     from pushdown_lm.bench.measure import report

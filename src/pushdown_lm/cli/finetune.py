@@ -67,9 +67,10 @@ def finetune(
     training. Prints one table, with mean and standard deviation over the seeds, in percent.
     Finished runs are kept, so that the same command goes on after an interruption.
 
-    pushdown finetune rte --model runs/base/model --model runs/pushdown/model --data glue --out out
+    pushdown finetune rte --model runs/demo/seed0/demo-base/model
+    --model runs/demo/seed0/demo/model --data glue --out out
 
-    pushdown finetune all --model runs/pushdown/model --data glue --out out --freeze lower
+    pushdown finetune all --model runs/demo/seed0/demo/model --data glue --out out
     """
     from rich.console import Console
     from rich.table import Table

@@ -542,8 +542,8 @@ def majority(task: Task, prepared: Prepared) -> dict[str, float]:
 def model_names(folders: Iterable[str | Path]) -> dict[str, Path]:
     """A short name for each folder: its own, or its parent's where that is just `model`.
 
-    >>> list(model_names(["runs/base/model", "runs/pushdown/model"]))
-    ['base', 'pushdown']
+    >>> list(model_names(["runs/demo/seed0/demo-base/model", "runs/demo/seed0/demo/model"]))
+    ['demo-base', 'demo']
     """
     names: dict[str, Path] = {}
     for folder in map(Path, folders):

@@ -4,7 +4,7 @@ Importing this module registers the model ``pushdown``. The harness's own comman
 for models outside its package, so this module runs it:
 
     python -m pushdown_lm.integrations.lm_eval --model pushdown \\
-        --model_args pretrained=runs/demo/model,beam=300,threshold=8 --tasks blimp_wh_island
+        --model_args pretrained=runs/demo/seed0/demo/model,beam=300 --tasks blimp_wh_island
 
 As everywhere in the harness, EOS is not scored unless ``score_eos=True``. A text that follows an
 empty context starts a sentence, so the space that the harness puts before it is left out.
