@@ -30,12 +30,10 @@ def run_pushdown(*arguments: object, stdin: str | bytes = "") -> Done:
     """Run the command with all that its entry point does: bad input is exit code 2 and one line."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["pushdown", *map(str, arguments)])
-        with (
-            CliRunner().isolation(input=stdin, env={"COLUMNS": COLUMNS}) as streams,
-            pytest.raises(SystemExit) as stopped,
-        ):
-            main()
-        output, error = (stream.getvalue().decode() for stream in streams[:2])
+        with CliRunner().isolation(input=stdin, env={"COLUMNS": COLUMNS}) as streams:
+            with pytest.raises(SystemExit) as stopped:
+                main()
+            output, error = (stream.getvalue().decode() for stream in streams[:2])
     code = stopped.value.code
     return Done(code if isinstance(code, int) else int(code is not None), output, error)
 
