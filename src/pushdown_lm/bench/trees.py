@@ -25,11 +25,11 @@ ROUNDS = 5
 def run(paths: list[Path]) -> Iterator[Result]:
     """Trees read, binarized and attached per second; milliseconds per sentence of tapes."""
     with tempfile.TemporaryDirectory() as folder:
-        yield _reading(paths or [_generated(Path(folder))])
+        yield _reading(paths or [_write_generated(Path(folder))])
     yield _tapes(sentences=64, length=64)
 
 
-def _generated(folder: Path) -> Path:
+def _write_generated(folder: Path) -> Path:
     path = folder / "generated.trees"
     trees = generate(5000, seed=0, max_nesting=5, min_nesting=3)
     path.write_text("\n".join(to_brackets(tree, tag="X") for tree in trees), encoding="utf-8")

@@ -9,7 +9,7 @@ import typer
 
 app = typer.Typer(help=__doc__, no_args_is_help=True)
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON object a line, no table.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object per line, no table.")]
 
 
 @app.command()

@@ -65,7 +65,7 @@ def finetune(
 
     The model first parses every example; the parses are kept in OUT/parses.jsonl and fixed during
     training. Prints one table, with mean and standard deviation over the seeds, in percent.
-    Finished runs are kept, so that the same command goes on after an interruption.
+    Finished runs are kept, so that the same command resumes after an interruption.
 
     pushdown finetune rte --model runs/demo/seed0/demo-base/model
     --model runs/demo/seed0/demo/model --data glue --out out

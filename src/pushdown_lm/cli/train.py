@@ -21,7 +21,7 @@ def train(
 ) -> None:
     """Train a model as a recipe says.
 
-    Ctrl-C and SIGTERM save a checkpoint first; the same command with --resume goes on from there.
+    Ctrl-C and SIGTERM save a checkpoint first; the same command with --resume resumes from it.
 
     pushdown train demo --data runs/demo/seed0/data --out runs/mine --set training.lr=1e-3
 
