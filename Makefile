@@ -7,10 +7,15 @@ STAMP  := $(VENV)/.installed
 WORKERS ?= 2
 
 export TOKENIZERS_PARALLELISM = false
-# One thread a test worker: two workers with two threads each are slower than either alone.
+# One thread per test worker: two workers with two threads each are slower than either alone.
 TEST_ENV := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
+# Real corpora, for the tests that use them; they skip without.
+SHARED_DATA := $(wildcard ../shared/data)
+ifneq ($(SHARED_DATA),)
+export PUSHDOWN_DATA ?= $(abspath $(SHARED_DATA))
+endif
 
-.PHONY: demo test test-slow lint bench readme clean
+.PHONY: demo test test-slow lint docs bench results outputs picture clean
 
 demo: $(STAMP)
 	$(BIN)/pushdown demo --out runs/demo
@@ -22,9 +27,14 @@ test-slow: $(STAMP)
 	$(TEST_ENV) $(BIN)/python -m pytest -n $(WORKERS) -m slow
 
 lint: $(STAMP)
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m mypy
+	$(BIN)/python -m codespell_lib
+
+# The documentation, in site/; a broken link or reference is an error.
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 bench: $(STAMP)
 	$(BIN)/pushdown bench trees
@@ -32,14 +42,23 @@ bench: $(STAMP)
 	$(BIN)/pushdown bench pipeline
 	$(BIN)/pushdown bench search
 
+# The tables of docs/results.md, from results/.
+results: $(STAMP)
+	$(BIN)/python -m pushdown_lm.experiments.results_page docs/results.md
+
+# What the code on the pages prints, by the model of `make demo`.
+outputs: $(STAMP)
+	$(BIN)/python -m tests.pages README.md docs/*.md docs/tutorials/*.md
+
+# The picture of the README, by the model of `make demo`.
+picture: $(STAMP)
+	$(BIN)/python -m pushdown_lm.viz.tree_svg runs/demo/seed0/demo/model \
+		'the boys that the dog likes are happy .' docs/images/tree.svg
+
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $(STAMP)
 
-# The tables of the README, from results/.
-readme: $(STAMP)
-	$(BIN)/python -m pushdown_lm.experiments.readme README.md
-
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -21,8 +21,9 @@ settings.load_profile("pushdown")
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of real corpora; tests that use it skip where it is absent."""
-    default = Path(__file__).resolve().parents[1].parent / "shared" / "data"
-    folder = Path(os.environ.get("PUSHDOWN_DATA", default))
-    if not folder.is_dir():
-        pytest.skip(f"real corpora are absent ({folder}); set PUSHDOWN_DATA to run this test")
+    named = os.environ.get("PUSHDOWN_DATA")
+    if not named:
+        pytest.skip("set PUSHDOWN_DATA to the folder of real corpora to run this test")
+    folder = Path(named)
+    assert folder.is_dir(), f"PUSHDOWN_DATA: {folder} is not a folder"
     return folder

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -35,27 +37,39 @@ def test_train_bench(monkeypatch: pytest.MonkeyPatch) -> None:
     contenders = ("plain", "pushdown", "reference")
     case = bench_train.Case(1, 8, 2, 11, batch=2, length=12, contenders=contenders)
     monkeypatch.setitem(bench_train.CASES, "tiny", case)
+    seconds = {"plain": 2.0, "pushdown": 3.0, "reference": 12.0}
+
+    def interleave(steps: dict[str, Callable[[], None]], repeats: int) -> dict[str, float]:
+        for name, take in steps.items():  # the steps are real, only the clock is not
+            assert name in contenders
+            take()
+        return seconds
+
+    monkeypatch.setattr(bench_train, "interleave", interleave)
     memory = {"plain": 20.0, "pushdown": 22.0, "reference": 70.0, "nothing": 10.0}
     monkeypatch.setattr(bench_train, "peak_memory", lambda _module, _case, who: memory[who])
     (result,) = bench_train.run(["tiny"], repeats=1)
     assert result["bench"] == "train"
     assert result["case"] == "tiny"
-    assert result["time_ratio"] > 0
+    assert result["time_ratio"] == 1.5
     assert result["memory_ratio"] == 1.2
-    assert result["reference_to_pushdown_time_ratio"] > 0
+    assert result["reference_to_pushdown_time_ratio"] == 4.0
     assert result["reference_to_pushdown_memory_ratio"] == 5.0
     with pytest.raises(PushdownError, match="no bench case 'huge'"):
         list(bench_train.run(["huge"], repeats=1))
 
 
-def test_trees_bench(tmp_path: Path) -> None:
+def test_trees_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count(0.0, 0.5)  # seconds: every round takes half of one
+    monkeypatch.setattr(bench_trees, "process_time", lambda: next(clock))
     path = tmp_path / "two.trees"
     path.write_text("(S (NP the dog) barks)\n(S it sleeps)\n", encoding="utf-8")
     reading, tapes = bench_trees.run([path])
     assert reading["trees"] == 2
     assert reading["words"] == 5
-    assert reading["trees_per_second"] > 0
-    assert tapes["milliseconds_per_sentence"] > 0
+    assert reading["trees_per_second"] == 4
+    assert reading["words_per_second"] == 10
+    assert tapes["milliseconds_per_sentence"] == 7.8125  # 64 sentences
 
 
 def test_random_attachments_are_legal() -> None:

@@ -9,20 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from pushdown_lm.cli.app import main
+from tests.command_line import run_pushdown
 
 
 @pytest.fixture
-def pushdown(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[object, str]]:
+def pushdown() -> Callable[..., tuple[object, str]]:
     """Run the command in this process: its exit code and what it says on standard error."""
 
     def run(*arguments: str) -> tuple[object, str]:
-        monkeypatch.setattr(sys, "argv", ["pushdown", *arguments])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        return stop.value.code, capsys.readouterr().err
+        done = run_pushdown(*arguments)
+        return done.exit_code, done.error
 
     return run
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from pushdown_lm.cli import app as cli
 from pushdown_lm.data.tokenization import detokenize, train_bpe, train_word_vocabulary
 from pushdown_lm.evals.blimp import evaluate_blimp, load_blimp
 from pushdown_lm.evals.sg import evaluate_sg, load_suites
@@ -22,6 +21,7 @@ from pushdown_lm.search.loading import BaseLMScorer, load_scorer
 from pushdown_lm.search.pushdown_scorer import PushdownScorer
 from pushdown_lm.search.scorer import CausalLMScorer
 from pushdown_lm.trees import parse_tree, to_brackets
+from tests.command_line import run_pushdown
 from tests.evals.conftest import build_model, build_tokenizer
 from tests.evals.test_attention import REGIONS_OF_SUITES
 from tests.reference_search import random_model
@@ -110,8 +110,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 class Eval:
     """Runs the command in this process."""
 
-    monkeypatch: pytest.MonkeyPatch
-    capsys: pytest.CaptureFixture[str]
     folder: Path
 
     def __call__(self, *arguments: object) -> tuple[dict[str, Any], str]:
@@ -122,19 +120,13 @@ class Eval:
         return json.loads(out.read_text()), printed
 
     def run(self, *arguments: object) -> tuple[int, str, str]:
-        self.monkeypatch.setattr("sys.argv", ["pushdown", "eval", *map(str, arguments)])
-        self.monkeypatch.setenv("COLUMNS", "200")
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        captured = self.capsys.readouterr()
-        return int(stopped.value.code or 0), captured.out, captured.err
+        done = run_pushdown("eval", *arguments)
+        return done.exit_code, done.output, done.error
 
 
 @pytest.fixture
-def evaluate(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> Eval:
-    return Eval(monkeypatch, capsys, tmp_path)
+def evaluate(tmp_path: Path) -> Eval:
+    return Eval(tmp_path)
 
 
 SG = ("--suite-set", "all", "--beam", 20)

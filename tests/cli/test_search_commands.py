@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from pushdown_lm.bench import search as bench_search
-from pushdown_lm.cli import app as cli
 from pushdown_lm.data.tokenization import detokenize, train_bpe, train_word_vocabulary
 from pushdown_lm.search.beam import posteriors
 from pushdown_lm.search.pushdown_scorer import PushdownScorer
 from pushdown_lm.trees import parse_tree, to_brackets
+from tests.command_line import run_pushdown
 from tests.reference_search import random_model
 
 WORDS = ["the", "dog", "that", "she", "has", "n't", "seen", "is", "here", ",", "and", "barks", "."]
@@ -64,22 +64,14 @@ class Run:
 class Pushdown:
     """Runs the command in this process."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self.monkeypatch, self.capsys = monkeypatch, capsys
-
     def __call__(self, *arguments: object, stdin: bytes | str = "") -> Run:
-        content = stdin.encode() if isinstance(stdin, str) else stdin
-        self.monkeypatch.setattr("sys.argv", ["pushdown", *map(str, arguments)])
-        self.monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        captured = self.capsys.readouterr()
-        return Run(int(stopped.value.code or 0), captured.out, captured.err)
+        done = run_pushdown(*arguments, stdin=stdin)
+        return Run(done.exit_code, done.output, done.error)
 
 
 @pytest.fixture
-def pushdown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Pushdown:
-    return Pushdown(monkeypatch, capsys)
+def pushdown() -> Pushdown:
+    return Pushdown()
 
 
 def text(lines: Sequence[str]) -> str:

@@ -22,7 +22,7 @@ from lm_eval.api.registry import get_model  # noqa: E402
 
 from pushdown_lm.data.tokenization import train_word_vocabulary  # noqa: E402
 from pushdown_lm.errors import PushdownError  # noqa: E402
-from pushdown_lm.integrations.lm_eval import PushdownHarnessLM, _joined  # noqa: E402
+from pushdown_lm.integrations.lm_eval import PushdownHarnessLM, _join  # noqa: E402
 from pushdown_lm.search.loading import load_scorer  # noqa: E402
 from pushdown_lm.search.scorer import Token  # noqa: E402
 from tests.integrations.conftest import WORDS  # noqa: E402
@@ -71,9 +71,9 @@ def test_registered() -> None:
 
 
 def test_texts_are_joined_where_the_space_is() -> None:
-    assert _joined("The dog ", "barks") == ("The dog barks", 7)
-    assert _joined("The dog", " barks") == ("The dog barks", 7)
-    assert _joined("", " The dog") == ("The dog", 0)
+    assert _join("The dog ", "barks") == ("The dog barks", 7)
+    assert _join("The dog", " barks") == ("The dog barks", 7)
+    assert _join("", " The dog") == ("The dog", 0)
 
 
 @pytest.mark.parametrize("name", ["pushdown", "base"])

@@ -49,7 +49,7 @@ def print_peak_memory() -> None:
 
 
 def report(results: Iterable[Result], as_json: bool) -> None:
-    """Print results as they come: a JSON object a line, or one table at the end if any."""
+    """Print results as they come: one JSON object per line, or one table at the end if any."""
     if as_json:
         for result in results:
             print(json_module.dumps(result), flush=True)

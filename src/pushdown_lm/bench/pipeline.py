@@ -103,7 +103,7 @@ def trainer_step(trainer: PushdownTrainer, batches: list[Batch], recipe: Recipe)
     ]
     return {
         "bench": "pipeline",
-        "case": "Trainer over bare loop, seconds a step",
+        "case": "Trainer over bare loop, seconds per step",
         "ratio": round(statistics.median(ours / bare for ours, bare in rounds), 3),
         "target": "<= 1.15",
         "trainer_milliseconds": round(

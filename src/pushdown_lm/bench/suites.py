@@ -64,7 +64,7 @@ def run(
 
 def throughput(scorer: Scorer, suites: Sequence[Suite], whole: Sequence[Suite]) -> Result:
     """Sentences a second, and minutes for all sentences of the whole set."""
-    _, seconds = _timed(scorer, suites)
+    _, seconds = _run_timed(scorer, suites)
     count, total = len(_sentences(suites)), len(_sentences(whole))
     return {
         "sentences": count,
@@ -76,9 +76,9 @@ def throughput(scorer: Scorer, suites: Sequence[Suite], whole: Sequence[Suite]) 
 
 def decisions(scorer: PushdownScorer, suites: Sequence[Suite]) -> Result:
     """How many item decisions pruning changes, and what it saves."""
-    pruned, pruned_seconds = _timed(scorer, suites)
+    pruned, pruned_seconds = _run_timed(scorer, suites)
     threshold, scorer.threshold = scorer.threshold, None
-    full, full_seconds = _timed(scorer, suites)
+    full, full_seconds = _run_timed(scorer, suites)
     scorer.threshold = threshold
     agreements = [
         ours == theirs
@@ -115,7 +115,7 @@ def _sentences(suites: Sequence[Suite]) -> list[str]:
     )
 
 
-def _timed(scorer: Scorer, suites: Sequence[Suite]) -> tuple[SGReport, float]:
+def _run_timed(scorer: Scorer, suites: Sequence[Suite]) -> tuple[SGReport, float]:
     began = time.perf_counter()
     report = evaluate_sg(scorer, suites)
     return report, time.perf_counter() - began

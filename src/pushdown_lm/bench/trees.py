@@ -7,9 +7,9 @@ files, the trees are drawn from the built-in grammar and written out in brackets
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from time import process_time
 
 import torch
 
@@ -23,13 +23,13 @@ ROUNDS = 5
 
 
 def run(paths: list[Path]) -> Iterator[Result]:
-    """Trees a second of reading, binarizing and attaching; milliseconds a sentence of tapes."""
+    """Trees read, binarized and attached per second; milliseconds per sentence of tapes."""
     with tempfile.TemporaryDirectory() as folder:
-        yield _reading(paths or [_generated(Path(folder))])
+        yield _reading(paths or [_write_generated(Path(folder))])
     yield _tapes(sentences=64, length=64)
 
 
-def _generated(folder: Path) -> Path:
+def _write_generated(folder: Path) -> Path:
     path = folder / "generated.trees"
     trees = generate(5000, seed=0, max_nesting=5, min_nesting=3)
     path.write_text("\n".join(to_brackets(tree, tag="X") for tree in trees), encoding="utf-8")
@@ -76,7 +76,7 @@ def _fastest(function: Callable[[], object]) -> float:
     """Processor seconds of the fastest of a few rounds."""
     best = float("inf")
     for _ in range(ROUNDS):
-        began = time.process_time()
+        began = process_time()
         function()
-        best = min(best, time.process_time() - began)
+        best = min(best, process_time() - began)
     return best

@@ -9,7 +9,7 @@ import typer
 
 app = typer.Typer(help=__doc__, no_args_is_help=True)
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON object a line, no table.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object per line, no table.")]
 
 
 @app.command()
@@ -81,7 +81,8 @@ def suites(
 ) -> None:
     """The whole SG set with threshold pruning, and the decisions that pruning changes.
 
-    torchrun --nproc-per-node 2 --no-python pushdown bench suites sg_suites --model runs/mine/model
+    torchrun --nproc-per-node 2 --no-python pushdown bench suites sg_suites
+    --model runs/demo/seed0/demo/model
     """
     from pushdown_lm.bench import suites as bench_suites
     from pushdown_lm.bench.measure import report

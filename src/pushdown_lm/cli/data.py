@@ -99,7 +99,7 @@ def build(
 ) -> None:
     """Trees to an Arrow dataset of token ids and attachments.
 
-    An interrupted build goes on where it stopped when the same command is given again.
+    An interrupted build resumes where it left off when the same command is given again.
     """
     from pushdown_lm.data.build import DataOptions, build_data
 

@@ -76,7 +76,7 @@ def blimp(
 ) -> None:
     """Minimal pairs: accuracy by paradigm, term and field.
 
-    pushdown eval blimp --model runs/demo/model --data blimp --threshold 8 --out blimp.json
+    pushdown eval blimp --model runs/demo/seed0/demo/model --data blimp --out blimp.json
     """
     from pushdown_lm.evals.blimp import evaluate_blimp, load_blimp, load_paradigm
 
@@ -117,9 +117,10 @@ def sg(
 ) -> None:
     """SG test suites: accuracy by suite and circuit.
 
-    pushdown eval sg --model runs/demo/model --data sg_suites --threshold 8 --cache scores.jsonl
+    pushdown eval sg --model runs/demo/seed0/demo/model --data sg_suites --cache scores.jsonl
 
-    torchrun --nproc-per-node 8 --no-python pushdown eval sg --model runs/wiki/model --data suites
+    torchrun --nproc-per-node 8 --no-python pushdown eval sg
+    --model runs/demo/seed0/demo/model --data runs/demo/suites/depth3 --suite-set all
     """
     from pushdown_lm.evals.sg import SUITE_SETS, evaluate_sg, load_suites
 
@@ -173,7 +174,7 @@ def parsing(
 ) -> None:
     """Unlabeled F1 of the model's best parses, beside trivial parsers'.
 
-    pushdown eval parsing --model runs/demo/model --data test.trees --punctuation deleted
+    pushdown eval parsing --model runs/demo/seed0/demo/model --data test.trees
     """
     from pushdown_lm.evals.parsing import PUNCTUATION, evaluate_parsing
     from pushdown_lm.trees import binarize, read_trees
@@ -225,7 +226,7 @@ def perplexity(
     With `--trees`, the marginal over parses stands beside the joint probability of words and gold
     tree, and beside the probability of each token given the gold tree so far.
 
-    pushdown eval perplexity --model runs/demo/model --data test.trees --trees
+    pushdown eval perplexity --model runs/demo/seed0/demo/model --data test.trees --trees
     """
     from pushdown_lm.evals.perplexity import evaluate_perplexity
     from pushdown_lm.evals.tree_perplexity import evaluate_tree_perplexity
@@ -270,8 +271,8 @@ def attention(
 ) -> None:
     """Attention on the distractor and the head noun when the verb is predicted.
 
-    pushdown eval attention --model runs/base/model --model runs/pushdown/model --data sg_suites
-    --plots plots
+    pushdown eval attention --model runs/demo/seed0/demo-base/model
+    --model runs/demo/seed0/demo/model --data sg_suites --plots plots
     """
     from pushdown_lm.evals.attention import (
         REGIONS,
@@ -400,7 +401,7 @@ def _read_lines(path: Path) -> list[str]:
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
-    """Short names of model folders: of ``runs/base/model``, the run's."""
+    """Short names of model folders: of ``runs/demo/seed0/demo/model``, ``demo``."""
     resolved = [folder.resolve() for folder in folders]
     names = [path.parent.name if path.name == "model" else path.name for path in resolved]
     return names if len(set(names)) == len(names) else [str(folder) for folder in folders]

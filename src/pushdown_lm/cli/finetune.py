@@ -65,11 +65,12 @@ def finetune(
 
     The model first parses every example; the parses are kept in OUT/parses.jsonl and fixed during
     training. Prints one table, with mean and standard deviation over the seeds, in percent.
-    Finished runs are kept, so that the same command goes on after an interruption.
+    Finished runs are kept, so that the same command resumes after an interruption.
 
-    pushdown finetune rte --model runs/base/model --model runs/pushdown/model --data glue --out out
+    pushdown finetune rte --model runs/demo/seed0/demo-base/model
+    --model runs/demo/seed0/demo/model --data glue --out out
 
-    pushdown finetune all --model runs/pushdown/model --data glue --out out --freeze lower
+    pushdown finetune all --model runs/demo/seed0/demo/model --data glue --out out
     """
     from rich.console import Console
     from rich.table import Table

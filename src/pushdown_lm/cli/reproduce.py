@@ -125,10 +125,9 @@ def english(
     Tests run for which there is data. The same command again resumes where it left off, and further
     models or seeds add to the table.
 
-    pushdown reproduce english --data data/english --trees gum=gum/test.trees --sg sg_suites
-    --blimp blimp
+    pushdown reproduce english --data data/wsj --trees wsj=test.trees --sg sg_suites --blimp blimp
 
-    pushdown reproduce english --models bllip-lg-base,bllip-lg --data data/bllip --beam 300
+    pushdown reproduce english --models bllip-lg-base,bllip-lg --data data/wsj --beam 300
     """
     from pushdown_lm.experiments.english import EnglishOptions, markdown, reproduce_english
 
@@ -182,7 +181,7 @@ def pretrained(
 
     The same command again goes on where it was interrupted.
 
-    pushdown reproduce pretrained --data data/wikitrees --glue glue --trees test.trees
+    pushdown reproduce pretrained --data data/windows --glue glue --trees test.trees
     """
     from pushdown_lm.corpora.glue import find_task
     from pushdown_lm.experiments.english import EnglishOptions

@@ -97,9 +97,9 @@ def score(
     EOS is scored as one more token and one more word. The exact log2 p(x) lies between `log2_prob`
     and `log2_prob + bound_bits`; `lost_bits` estimates how much the beam left out.
 
-    pushdown score runs/demo/model sentences.txt
+    pushdown score runs/demo/seed0/demo/model sentences.txt
 
-    echo '(S (NP The dog) barks)' | pushdown score runs/demo/model --tree
+    echo '(S (NP the dog) sleeps)' | pushdown score runs/demo/seed0/demo/model --tree
     """
     scorer = _load(model, beam, threshold, allow_unknown)
     failures = _Failures(keep_going)
@@ -131,7 +131,7 @@ def surprisal(
     before a word belongs to it. The first word has its surprisal after BOS, and EOS has a row of
     its own at the end. Sentences are numbered by their lines, tokens from 1.
 
-    pushdown surprisal runs/demo/model sentences.txt --unit word > surprisals.tsv
+    pushdown surprisal runs/demo/seed0/demo/model sentences.txt --unit word > surprisals.tsv
     """
     scorer = _load(model, beam, threshold, allow_unknown)
     failures = _Failures(keep_going)
@@ -169,9 +169,9 @@ def parse(
     `--posteriors`, constituents are labelled with their probabilities over the beam. In brackets, a
     line that was left out gives an empty line.
 
-    pushdown parse runs/demo/model sentences.txt --format text
+    pushdown parse runs/demo/seed0/demo/model sentences.txt --format text
 
-    pushdown parse runs/demo/model sentences.txt --n-best 5 --posteriors --format json
+    pushdown parse runs/demo/seed0/demo/model sentences.txt --n-best 5 --posteriors
     """
     scorer = _load(model, beam, threshold, allow_unknown)
     failures = _Failures(keep_going)
@@ -209,9 +209,9 @@ def generate(
     The parse of a prompt is drawn from its posterior over a beam. A sample whose text does not
     become the same tokens again has a tree over tokens instead of words.
 
-    pushdown generate runs/demo/model --count 5 --top-p 0.9
+    pushdown generate runs/demo/seed0/demo/model --count 5 --top-p 0.9
 
-    pushdown generate runs/demo/model --prompt 'The dog' --prompt 'The dogs' --seed 1 --format json
+    pushdown generate runs/demo/seed0/demo/model --prompt 'the dog' --prompt 'the dogs' --seed 1
     """
     from pushdown_lm.console import progress
     from pushdown_lm.search.sampling import logits_processors, sample

@@ -21,11 +21,12 @@ def train(
 ) -> None:
     """Train a model as a recipe says.
 
-    Ctrl-C and SIGTERM save a checkpoint first; the same command with --resume goes on from there.
+    Ctrl-C and SIGTERM save a checkpoint first; the same command with --resume resumes from it.
 
-    pushdown train demo --data data/demo --out runs/demo --set training.lr=1e-3
+    pushdown train demo --data runs/demo/seed0/data --out runs/mine --set training.lr=1e-3
 
-    torchrun --nproc-per-node 8 --no-python pushdown train dyck --data data/dyck --out runs/dyck
+    torchrun --nproc-per-node 8 --no-python pushdown train bllip-lg --data data/wsj
+    --out runs/wsj
     """
     from accelerate import PartialState  # type: ignore[import-untyped]
 

@@ -84,12 +84,12 @@ class Task:
         ['Premise: Dogs bark.', 'Hypothesis: Cats bark.']
         """
         return [
-            template.format(_closed(text))
+            template.format(_close(text))
             for template, text in zip(self.texts, example.texts, strict=True)
         ]
 
 
-def _closed(text: str) -> str:
+def _close(text: str) -> str:
     """The text with a full stop, unless it ends with a mark of its own."""
     text = " ".join(text.split())
     return text if text.rstrip(CLOSING_QUOTES).endswith(FINAL_MARKS) else f"{text}."
@@ -234,7 +234,7 @@ def f1(predictions: ArrayLike, labels: ArrayLike) -> float:
 
 def pearson(predictions: ArrayLike, labels: ArrayLike) -> float:
     """The correlation of two variables; 0 if one of them is constant."""
-    left, right = _centred(predictions), _centred(labels)
+    left, right = _center(predictions), _center(labels)
     scale = float(np.linalg.norm(left) * np.linalg.norm(right))
     return float(left @ right) / scale if scale > 0 else 0.0
 
@@ -244,7 +244,7 @@ def spearman(predictions: ArrayLike, labels: ArrayLike) -> float:
     return pearson(_ranks(predictions), _ranks(labels))
 
 
-def _centred(values: ArrayLike) -> Floats:
+def _center(values: ArrayLike) -> Floats:
     array = np.asarray(values, dtype=np.float64)
     centred = array - array.mean()
     return np.where(np.abs(centred) <= 1e-12 * np.abs(array).max(initial=0.0), 0.0, centred)

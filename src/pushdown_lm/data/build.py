@@ -1,7 +1,7 @@
 """Building a dataset: files of trees to the folder that :mod:`pushdown_lm.data.dataset` opens.
 
 An example is a sentence, or a window of sentences that starts at a sentence boundary. While a
-dataset is made, DIR/.partial holds what is finished: a build that was interrupted goes on from
+dataset is made, DIR/.partial holds what is finished: a build that was interrupted resumes from
 there if its sources and options are the same. The content does not depend on the number of
 processes or on interruptions, and the card has a SHA-256 of it.
 """
@@ -410,7 +410,7 @@ def _assemble(
         splits[split] = {
             "examples": writer.num_examples,
             "longest_example": writer.longest_example,
-            **_described(tally),
+            **_description(tally),
         }
     tokenizer = load_tokenizer(partial / "tokenizer")
     return {
@@ -466,7 +466,7 @@ def _examples(
             yield from pack_windows(sentences, window, shared_boundary=shared_boundary)
 
 
-def _described(tally: Tally) -> dict[str, Any]:
+def _description(tally: Tally) -> dict[str, Any]:
     return {
         **vars(tally),
         "skipped": dict(sorted(tally.skipped.items())),

@@ -1,0 +1,1 @@
+"""Evaluations, which see a model only through the `Scorer` protocol."""

@@ -82,7 +82,7 @@ def run_demo(out: Path, seeds: Sequence[int], options: DemoOptions) -> dict[str,
     """
     began = time.monotonic()
     for depth in options.depths:
-        write_suites(_suites(out, depth), depth=depth, items=options.items, seed=depth)
+        write_suites(suites_folder(out, depth), depth=depth, items=options.items, seed=depth)
     results: dict[str, Any] = {
         "options": asdict(options),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
@@ -91,7 +91,7 @@ def run_demo(out: Path, seeds: Sequence[int], options: DemoOptions) -> dict[str,
     }
     for seed in seeds:
         folder = out / f"seed{seed}"
-        _build_data(folder / "data", seed, options)
+        build_corpus(folder / "data", seed, options)
         runs = {folder / recipe: recipe for recipe in MODELS.values()}
         settings = [*options.overrides, f"training.seed={seed}"]
         train_side_by_side(runs, folder / "data", settings)
@@ -104,11 +104,14 @@ def run_demo(out: Path, seeds: Sequence[int], options: DemoOptions) -> dict[str,
     return results
 
 
-def _suites(out: Path, depth: int) -> Path:
+def suites_folder(out: Path, depth: int) -> Path:
+    """Where the suites of a depth are."""
     return out / "suites" / f"depth{depth}"
 
 
-def _build_data(folder: Path, seed: int, options: DemoOptions) -> None:
+def build_corpus(folder: Path, seed: int, options: DemoOptions) -> None:
+    """Generate sentences of little nesting, and make the dataset of them."""
+
     def trees(count: int, part: int) -> Iterator[Tree]:
         return generate(count, seed=10 * seed + part, max_nesting=options.trained_nesting)
 
@@ -157,7 +160,7 @@ def _test_part(model: Path, part: int | str, out: Path, options: DemoOptions) ->
     """Accuracy on the suites of a depth, or perplexity and parsing of held-out sentences."""
     scorer = load_scorer(model, beam=options.beam, threshold=options.threshold)
     if isinstance(part, int):
-        suites = [load_suite(path) for path in sorted(_suites(out, part).glob("*.json"))]
+        suites = [load_suite(path) for path in sorted(suites_folder(out, part).glob("*.json"))]
         return {"accuracy": _accuracy(scorer, suites)}
     shallow, deepest = options.trained_nesting, max(options.depths)
     least, most = (0, shallow) if part == "shallow" else (shallow + 1, deepest)

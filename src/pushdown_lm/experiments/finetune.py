@@ -6,7 +6,7 @@ Shapes: B prompts, T positions, V vocabulary.
    parses are kept on disk (:mod:`~pushdown_lm.search.parse_cache`). The tapes stay what they are,
    whatever becomes of the weights. Tokens of the label shift: no parse depends on the answer. A
    model without pushdown layers (Base-LM, plain LM) sees no tape, so nothing is parsed for it.
-2. Training goes on as a language model on whole prompts. The loss is the sum of two means: the
+2. Training continues as a language model on whole prompts. The loss is the sum of two means: the
    cross-entropy of the answer (the tokens of the label and the EOS after them) and, weighted by
    ``lm_weight``, that of all other tokens. For STS-B the squared error takes the place of the
    former. The attachment head is left alone, since its choices have been made.
@@ -54,7 +54,7 @@ RESULTS = "results.json"
 
 
 class FinetuneError(PushdownError):
-    """Fine-tuning cannot start or go on."""
+    """Fine-tuning cannot start or continue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,7 +464,8 @@ def finetune_all(
 ) -> list[Result]:
     """Fine-tune every model on every task with several seeds, and write ``results.json``.
 
-    Every finished run is a file of its own, so that an interrupted command goes on where it was.
+    Every finished run is a file of its own, so that an interrupted command resumes where it left
+    off.
     """
     out = Path(out)
     results = []
@@ -542,8 +543,8 @@ def majority(task: Task, prepared: Prepared) -> dict[str, float]:
 def model_names(folders: Iterable[str | Path]) -> dict[str, Path]:
     """A short name for each folder: its own, or its parent's where that is just `model`.
 
-    >>> list(model_names(["runs/base/model", "runs/pushdown/model"]))
-    ['base', 'pushdown']
+    >>> list(model_names(["runs/demo/seed0/demo-base/model", "runs/demo/seed0/demo/model"]))
+    ['demo-base', 'demo']
     """
     names: dict[str, Path] = {}
     for folder in map(Path, folders):

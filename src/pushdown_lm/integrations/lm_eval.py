@@ -4,7 +4,7 @@ Importing this module registers the model ``pushdown``. The harness's own comman
 for models outside its package, so this module runs it:
 
     python -m pushdown_lm.integrations.lm_eval --model pushdown \\
-        --model_args pretrained=runs/demo/model,beam=300,threshold=8 --tasks blimp_wh_island
+        --model_args pretrained=runs/demo/seed0/demo/model,beam=300 --tasks blimp_wh_island
 
 As everywhere in the harness, EOS is not scored unless ``score_eos=True``. A text that follows an
 empty context starts a sentence, so the space that the harness puts before it is left out.
@@ -87,7 +87,7 @@ class PushdownHarnessLM(LM):
         For a model with Pushdown Layers, greedy means likeliest at every token under the most
         probable parse.
         """
-        pairs = [_joined(*request.args) for request in requests]
+        pairs = [_join(*request.args) for request in requests]
         read = score_distinct(self._read, (text for text, _ in pairs), chunk_size=self.chunk_size)
         results = []
         for request, (text, start) in zip(requests, pairs, strict=True):
@@ -170,13 +170,13 @@ class PushdownHarnessLM(LM):
         return (output.logits[0].argmax(-1) == targets).tolist()
 
 
-def _joined(context: str, continuation: str) -> tuple[str, int]:
+def _join(context: str, continuation: str) -> tuple[str, int]:
     """The text that is scored, and where in it the continuation starts.
 
     A token belongs to the continuation if it ends after that place, so the space between the two
     may stand on either side.
 
-    >>> _joined("The dog ", "barks"), _joined("", " The dog")
+    >>> _join("The dog ", "barks"), _join("", " The dog")
     (('The dog barks', 7), ('The dog', 0))
     """
     context = context.lstrip()

@@ -1,9 +1,9 @@
 """A Pushdown model as a scorer of minicons (`pip install pushdown-lm[minicons]`).
 
-    scorer = PushdownLMScorer("runs/demo/model")
-    scorer.token_score("The dog is happy.", surprisal=True, base_two=True)
-    scorer.sequence_score(["The dog is happy."], reduction=lambda x: x.sum(0).item())
-    scorer.conditional_score(["The dog"], ["is happy."])
+    scorer = PushdownLMScorer("runs/demo/seed0/demo/model")
+    scorer.token_score("the dog is happy .", surprisal=True, base_two=True)
+    scorer.sequence_score(["the dog is happy ."], reduction=lambda x: x.sum(0).item())
+    scorer.conditional_score(["the dog"], ["is happy ."])
 
 Methods, arguments and defaults are those of `minicons.scorer.IncrementalLMScorer` for a model whose
 tokenizer adds BOS: scores are natural logs unless told otherwise, BOS comes first with score 0 and

@@ -1,6 +1,6 @@
 """Pushdown Layers put into a pretrained language model (section 4.3), as a folder on disk.
 
-    convert("gpt2-medium", "runs/gpt2-medium", layers="last:12")
+    convert("gpt2-medium", "models/gpt2-medium", layers="last:12")
 
 The folder holds the weights, the tokenizer, and in its configuration the tokens that begin and end
 a sentence. They are settled here, once, for training, search and evaluation alike:

@@ -1,9 +1,9 @@
 """A trained Pushdown model behind one object: probabilities, surprisals, parses, attention.
 
-    scorer = PushdownScorer.from_pretrained("runs/demo/model")
-    scorer.log_prob("The dog is happy.")
-    [(token.text, token.surprisal) for token in scorer.surprisals("The dog is happy.")]
-    print(to_brackets(scorer.parse("The dog is happy.")))
+    scorer = PushdownScorer.from_pretrained("runs/demo/seed0/demo/model")
+    scorer.log_prob("the dog is happy .")
+    [(token.text, token.surprisal) for token in scorer.surprisals("the dog is happy .")]
+    print(to_brackets(scorer.parse("the dog is happy .")))
 
 A sentence is raw text, a `str`, or a sequence of words, which stand for text that is tokenised
 already and become tokens as in training, word by word. The *words* of raw text are separated by

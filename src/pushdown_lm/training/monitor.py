@@ -18,7 +18,7 @@ from pushdown_lm.files import atomic_write
 
 
 class MetricsLog:
-    """``metrics.jsonl``: a JSON object a line, each with its step."""
+    """``metrics.jsonl``: one JSON object per line, each with its step."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -128,7 +128,7 @@ class DataSection(Section):
     """What the data should be like; checked against the data folder."""
 
     window: Positive | None = None
-    """Tokens of a window of several sentences; null for an example a sentence."""
+    """Tokens of a window of several sentences; null for one example per sentence."""
 
 
 class Recipe(Section):

@@ -154,7 +154,7 @@ def _start_run(run: Path, recipe: Recipe, data: Data, processes: int) -> None:
 
 
 def _check_same_run(run: Path, recipe: Recipe, data: Data) -> None:
-    """A resumed run goes on with the recipe and the data that it was started with."""
+    """A resumed run continues with the recipe and the data that it was started with."""
     if not (run / RECIPE).exists():
         raise TrainingError(f"{run}: expected a run to resume, found no {RECIPE}")
     earlier, now = load_recipe(run / RECIPE).model_dump(), recipe.model_dump()

@@ -57,7 +57,7 @@ METRICS_LOG = "metrics.jsonl"
 
 
 class TrainingError(PushdownError):
-    """Training cannot start or go on; the message says why and what is safe on disk."""
+    """Training cannot start or continue; the message says why and what is safe on disk."""
 
 
 # ------------------------------------------------------------------ batches

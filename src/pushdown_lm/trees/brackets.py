@@ -52,7 +52,7 @@ def strip_function_tags(label: str) -> str:
     return label if label.startswith("-") else re.split("[-=]", label, maxsplit=1)[0]
 
 
-def _decoded(words: list[str], text: str) -> tuple[str, ...]:
+def _decode(words: list[str], text: str) -> tuple[str, ...]:
     if "B-" in text or "\\" in text or "b-" in text:
         return tuple(map(decode_word, words))
     return tuple(words)
@@ -110,7 +110,7 @@ def _scan(text: str, unit: re.Pattern[str], labelled: bool) -> Iterator[Tree]:
         if not starts:
             if not spans:
                 labels = [word_label]
-            yield Tree(_decoded(words, text), tuple(spans), tuple(labels) if labelled else None)
+            yield Tree(_decode(words, text), tuple(spans), tuple(labels) if labelled else None)
             words, spans, labels, word_label = [], [], [], ""
             end, lowest = 0, -1
     if starts:
@@ -153,7 +153,7 @@ def _scan_tagged(text: str) -> list[Tree] | None:
                     spans.append((start, end))
                     lowest = start
             if not starts:
-                trees.append(Tree(_decoded(words, text), tuple(spans)))
+                trees.append(Tree(_decode(words, text), tuple(spans)))
                 words, spans = [], []
                 end, lowest = 0, -1
     except (IndexError, ValueError):
@@ -221,7 +221,7 @@ def read_brackets(
             yield from trees
             continue
         if not is_penn and len(text.split()) == 1 and "(" not in text and ")" not in text:
-            yield Tree(_decoded([text.strip()], text), ())
+            yield Tree(_decode([text.strip()], text), ())
             continue
         try:
             yield from _scan(text, unit, labelled and is_penn)

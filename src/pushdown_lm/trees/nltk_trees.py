@@ -34,7 +34,7 @@ def to_nltk(tree: Tree, *, label: str = "X") -> nltk.Tree:
     try:
         from nltk import Tree as NltkTree
     except ImportError:
-        raise PushdownError("expected nltk, found none: pip install 'pushdown-lm[nltk]'") from None
+        raise PushdownError("nltk is not installed: pip install 'pushdown-lm[nltk]'") from None
     nodes: dict[Span, Any] = {(word, word + 1): text for word, text in enumerate(tree.words)}
     if not tree.spans:
         return NltkTree(label_of(tree, 0, label), list(tree.words))

@@ -4,7 +4,8 @@
     ... replaced by the table of results/dyck/results.json ...
     <!-- end -->
 
-``python -m pushdown_lm.experiments.readme README.md`` brings all of a file's tables up to date.
+``python -m pushdown_lm.experiments.results_page docs/results.md`` brings all of a file's tables up
+to date.
 """
 
 from __future__ import annotations

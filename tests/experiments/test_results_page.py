@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 from pushdown_lm.experiments.experiment import ReproductionError
-from pushdown_lm.experiments.readme import with_tables
+from pushdown_lm.experiments.results_page import with_tables
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_readme_is_up_to_date() -> None:
-    """If not: `make readme`."""
-    assert with_tables(ROOT / "README.md") == (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_results_page_is_up_to_date() -> None:
+    """If not: `make results`."""
+    page = ROOT / "docs" / "results.md"
+    assert with_tables(page) == page.read_text(encoding="utf-8")
 
 
 def test_tables_are_replaced(tmp_path: Path) -> None:

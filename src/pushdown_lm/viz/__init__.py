@@ -1,0 +1,1 @@
+"""Pictures: trees with their tape and surprisals."""
