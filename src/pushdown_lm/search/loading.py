@@ -9,6 +9,7 @@ from typing import Any
 
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.search.beam import DEFAULT_BEAM
+from pushdown_lm.search.packaged import find_model
 from pushdown_lm.search.pushdown_scorer import PushdownScorer
 from pushdown_lm.search.scorer import CausalLMScorer, _Encoding
 from pushdown_lm.trees import Tree
@@ -63,7 +64,7 @@ def load_scorer(
     ``config.json`` decides. A plain language model knows neither beam nor threshold, and its
     tokenizer alone says how it reads unknown words.
     """
-    folder = Path(folder)
+    folder = find_model(folder)
     scorer: EvaluationScorer
     if _model_type(folder) == "pushdown":
         scorer = PushdownScorer.from_pretrained(

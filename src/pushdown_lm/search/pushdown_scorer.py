@@ -53,6 +53,7 @@ from pushdown_lm.search.beam import (
     posteriors,
     search_batches,
 )
+from pushdown_lm.search.packaged import find_model
 from pushdown_lm.search.scorer import Token, weights_fingerprint
 from pushdown_lm.trees import Span, Tree, merge_pieces
 from pushdown_lm.trees.oracle import attachments_from_tree, stack_tape, tree_from_attachments
@@ -173,8 +174,8 @@ class PushdownScorer:
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, **options: Any) -> PushdownScorer:
-        """Loads the model and the tokenizer that were saved together in a folder."""
-        folder = Path(folder)
+        """The model and the tokenizer saved together in a folder, or an installed model by name."""
+        folder = find_model(folder)
         _check_folder(folder)
         model = PushdownForCausalLM.from_pretrained(folder, dtype=torch.float32)
         return cls(model, load_tokenizer(folder), **{"name": str(folder), **options})
