@@ -162,6 +162,7 @@ COUNTS = {
     "max_depth": "largest depth",
     "max_stack_size": "largest stack",
     "differing_sentences": "other tokens than the text's",
+    "merged_words": "words within another's token",
 }
 
 
@@ -176,7 +177,7 @@ def _print_card(card: dict[str, Any]) -> None:
     for name in card["splits"]:
         table.add_column(name, justify="right")
     for key, label in COUNTS.items():
-        table.add_row(label, *[f"{split[key]:,}" for split in card["splits"].values()])
+        table.add_row(label, *[f"{split.get(key, 0):,}" for split in card["splits"].values()])
     console = Console()
     console.print(table)
     skipped = [(source["name"], source["skipped"]) for source in card["sources"]]

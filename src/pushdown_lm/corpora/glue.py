@@ -30,7 +30,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pushdown_lm.data.tokenization import detokenize
+from pushdown_lm.data.text import detokenize
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.trees import read_trees
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pushdown_lm.data.encoding import DataError
 from pushdown_lm.data.example_files import ContentDigest
+from pushdown_lm.data.text import TextRule
 from pushdown_lm.data.tokenization import EncoderSettings, load_tokenizer
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Data:
     def verify(self) -> None:
         """Read everything and compare it with the fingerprint: an error if a byte has changed."""
         digests = [ContentDigest.of(*item).hexdigest() for item in self.splits.items()]
-        settings = EncoderSettings.of(self.tokenizer, restore_text=True, allow_unknown=True)
+        settings = EncoderSettings.of(self.tokenizer, allow_unknown=True)
         found = fingerprint(settings.tokenizer, digests)
         if found != self.fingerprint:
             raise DataError(
@@ -71,12 +72,14 @@ def load_data(folder: str | os.PathLike[str]) -> Data:
         if not (folder / name).is_dir():
             raise DataError(f"{folder / name}: named in card.json, but absent")
     splits = {name: _load_split(folder / name) for name in card["splits"]}
+    tokenizer = load_tokenizer(folder / "tokenizer")
+    TextRule(card["text"], card.get("unit", "word")).save_in(tokenizer)
     return Data(
         folder=folder,
         train=splits["train"],
         valid=splits.get("valid"),
         test=splits.get("test"),
-        tokenizer=load_tokenizer(folder / "tokenizer"),
+        tokenizer=tokenizer,
         card=card,
     )
 

@@ -33,7 +33,8 @@ from transformers import (
 )
 from transformers.utils import quantization_config
 
-from pushdown_lm.data.tokenization import BPE_FILES, load_tokenizer
+from pushdown_lm.data.text import TextRule
+from pushdown_lm.data.tokenization import BPE_FILES, load_tokenizer, model_tokenizer
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.files import whole_folder, write_json
 from pushdown_lm.model.layers import parse_layers
@@ -140,7 +141,8 @@ def convert(
     )
     with whole_folder(folder) as staging:
         model.save_pretrained(staging)
-        tokenizer.save_pretrained(staging)
+        TextRule("detokenized", "sentence").save_in(tokenizer)
+        model_tokenizer(tokenizer).save_pretrained(staging)
         write_json(staging / CONVERSION, asdict(conversion))
     return conversion
 

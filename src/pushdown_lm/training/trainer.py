@@ -34,6 +34,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from pushdown_lm.data.batching import Collator, RandomBatches, Share, TokenBudgetBatches
 from pushdown_lm.data.dataset import Data
+from pushdown_lm.data.tokenization import model_tokenizer
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.files import FolderError, verify_manifest, whole_folder
 from pushdown_lm.model.modeling import PushdownForCausalLM
@@ -162,7 +163,7 @@ class PushdownTrainer(Trainer):
             data_collator=Collator(cast(int, model.config.pad_token_id)),
             train_dataset=data.train,
             eval_dataset=data.valid,
-            processing_class=data.tokenizer,
+            processing_class=model_tokenizer(data.tokenizer),
             callbacks=callbacks,
         )
         self.remove_callback(PrinterCallback)
