@@ -7,6 +7,7 @@ out, the rest is still processed, and the exit code is 1.
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import sys
@@ -109,7 +110,7 @@ def score(
             if tree
             else _marginal_rows(scorer, sentences, pretokenised, failures)
         )
-        _write_table(rows, file, format)
+        _write_table(rows, JOINT_COLUMNS if tree else MARGINAL_COLUMNS, file, format)
     failures.exit()
 
 
@@ -118,6 +119,9 @@ def surprisal(
     sentences: Input = Path("-"),
     out: Output = None,
     unit: Annotated[Unit, typer.Option(help="A row for each token or for each word.")] = Unit.token,
+    raw: Annotated[
+        bool, typer.Option("--raw-tokens", help="Tokens as the vocabulary writes them: Ġdog.")
+    ] = False,
     beam: Beam = 300,
     threshold: Threshold = None,
     pretokenised: Pretokenised = False,
@@ -131,6 +135,11 @@ def surprisal(
     before a word belongs to it. The first word has its surprisal after BOS, and EOS has a row of
     its own at the end. Sentences are numbered by their lines, tokens from 1.
 
+    Tokens are shown as text, without the space before them; a token that is a part of a character
+    only, and all tokens with `--raw-tokens`, as the vocabulary writes them. Tables are
+    tab-separated, with fields that hold quotes quoted as CSV files do; `--format jsonl` has one
+    object per line.
+
     pushdown surprisal runs/demo/seed0/demo/model sentences.txt --unit word > surprisals.tsv
     """
     scorer = _load(model, beam, threshold, allow_unknown)
@@ -141,9 +150,9 @@ def surprisal(
             {"sentence_id": line, "token_id": number, "token": text, "surprisal": bits}
             for line, analysis in analyses
             if analysis is not None
-            for number, (text, bits) in enumerate(_units(analysis, unit), start=1)
+            for number, (text, bits) in enumerate(_units(scorer, analysis, unit, raw), start=1)
         )
-        _write_table(rows, file, format)
+        _write_table(rows, SURPRISAL_COLUMNS, file, format)
     failures.exit()
 
 
@@ -377,22 +386,46 @@ def _joint_rows(
             advance()
 
 
-def _units(analysis: Analysis, unit: Unit) -> list[tuple[str, float]]:
+def _units(
+    scorer: PushdownScorer, analysis: Analysis, unit: Unit, raw: bool
+) -> list[tuple[str, float]]:
     if unit is Unit.word:
         return analysis.words
-    return [(token.text, token.surprisal) for token in analysis.tokens]
+    texts = [token.text for token in analysis.tokens]
+    if not raw:
+        shown = [scorer.tokenizer.decode([token]).strip() for token in analysis.sentence.ids]
+        texts = [
+            text if text and "\ufffd" not in text else token
+            for text, token in zip([*shown, ""], texts, strict=True)
+        ]
+    return list(zip(texts, [token.surprisal for token in analysis.tokens], strict=True))
 
 
-def _write_table(rows: Iterator[dict[str, Any]], file: IO[str], format: TableFormat) -> None:
-    header = False
-    for row in rows:
-        if format is TableFormat.jsonl:
+UNIT_COLUMNS = ("bits_per_token", "bits_per_word", "tokens", "words")
+MARGINAL_COLUMNS = (
+    "sentence_id",
+    "log2_prob",
+    *UNIT_COLUMNS,
+    "bound_bits",
+    "lost_bits",
+    "entries",
+)
+JOINT_COLUMNS = ("sentence_id", "log2_joint", *UNIT_COLUMNS)
+SURPRISAL_COLUMNS = ("sentence_id", "token_id", "token", "surprisal")
+
+
+def _write_table(
+    rows: Iterator[dict[str, Any]], columns: Sequence[str], file: IO[str], format: TableFormat
+) -> None:
+    """Rows as JSON lines, or as a table with a header, quoted as the `csv` module does."""
+    if format is TableFormat.jsonl:
+        for row in rows:
             print(_json(row), file=file)
-            continue
-        if not header:
-            print(*row, sep="\t", file=file)
-            header = True
-        print(*map(_cell, row.values()), sep="\t", file=file)
+        return
+    table = csv.writer(file, delimiter="\t", lineterminator="\n")
+    table.writerow(columns)
+    for row in rows:
+        table.writerow([_cell(row[column]) for column in columns])
 
 
 def _cell(value: object) -> str:

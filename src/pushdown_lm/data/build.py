@@ -98,14 +98,17 @@ class DataOptions:
     def __post_init__(self) -> None:
         for name in ("window", "max_length"):
             length = getattr(self, name)
-            if length is not None and length < 3:
-                raise DataError(f"{name}: expected at least 3 (BOS, a word, EOS), got {length}")
+            if length is not None and not 3 <= length < 2**31:
+                raise DataError(
+                    f"{name}: expected at least 3 (BOS, a word, EOS) and fewer than 2^31 tokens, "
+                    f"got {length}"
+                )
         for name, allowed in (("binarize", ("right", "left")), ("errors", ("raise", "skip"))):
             if getattr(self, name) not in allowed:
                 raise DataError(f"{name}: expected one of {allowed}, got {getattr(self, name)!r}")
         if self.split is not None and (
             len(self.split) != 3
-            or min(self.split) < 0
+            or not all(0 <= share <= 1 for share in self.split)
             or self.split[0] == 0
             or abs(sum(self.split) - 1) > 1e-6
         ):
@@ -255,10 +258,19 @@ def _start(folder: Path, partial: Path, key: str) -> None:
     if folder.exists() and not is_ours and any(folder.iterdir()):
         raise DataError(f"{folder}: expected a new or empty folder, found other files in it")
     manifest = partial / "manifest.json"
-    if not manifest.exists() or json.loads(manifest.read_text(encoding="utf-8")) != {"key": key}:
+    if _read_key(manifest) != key:
         shutil.rmtree(partial, ignore_errors=True)
         (partial / "shards").mkdir(parents=True)
         write_json(manifest, {"key": key})
+
+
+def _read_key(manifest: Path) -> str | None:
+    """The key of an interrupted build; None if there is none that can be read."""
+    try:
+        found = json.loads(manifest.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found.get("key") if isinstance(found, dict) else None
 
 
 def _finish(folder: Path, partial: Path, card: dict[str, Any]) -> None:

@@ -114,13 +114,14 @@ class TokenizerChoice:
     def parse(cls, text: str) -> TokenizerChoice:
         """`bpe:SIZE`, `word`, `word:min_count=N` or the path of a folder."""
         kind, _, argument = text.partition(":")
-        if kind == "bpe" and argument.isdecimal() and int(argument) >= 256 + 3:
+        is_size = re.fullmatch(r"[0-9]{1,8}", argument) is not None
+        if kind == "bpe" and is_size and int(argument) >= 256 + 3:
             return cls("bpe", vocab_size=int(argument))
         if text == "word":
             return cls("word")
-        if match := re.fullmatch(r"word:min_count=([1-9]\d*)", text):
+        if match := re.fullmatch(r"word:min_count=([1-9][0-9]{0,8})", text):
             return cls("word", min_count=int(match[1]))
-        if Path(text).is_dir():
+        if "\0" not in text and Path(text).is_dir():
             return cls("folder", folder=Path(text))
         raise TokenizationError(
             "tokenizer: expected 'bpe:SIZE' with SIZE >= 259 (256 bytes and 3 special tokens), "
@@ -179,11 +180,23 @@ def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerFast:
     if (folder / "tokenizer.json").is_file():
         from transformers import AutoTokenizer
 
-        return _with_special_tokens(AutoTokenizer.from_pretrained(folder), folder)
+        try:
+            loaded = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        except Exception as error:  # whatever a damaged file makes of it
+            detail = " ".join(str(error).split())[:200] or type(error).__name__
+            raise TokenizationError(
+                f"{folder}: not a tokenizer that can be read: {detail}"
+            ) from error
+        return _with_special_tokens(loaded, folder)
     for vocabulary, merges in BPE_FILES:
         if (folder / vocabulary).is_file() and (folder / merges).is_file():
             end = "<|endoftext|>"
-            model = models.BPE.from_file(str(folder / vocabulary), str(folder / merges))
+            try:
+                model = models.BPE.from_file(str(folder / vocabulary), str(folder / merges))
+            except Exception as error:  # tokenizers raises nothing more precise
+                raise TokenizationError(
+                    f"{folder}: not a vocabulary and merges that can be read: {error}"
+                ) from error
             tokenizer = Tokenizer(model)
             tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
             tokenizer.decoder = decoders.ByteLevel()

@@ -40,9 +40,9 @@ from pushdown_lm.data.tokenization import (
     is_word_level,
     load_tokenizer,
 )
-from pushdown_lm.errors import PushdownError
 from pushdown_lm.files import MANIFEST, verify_manifest
 from pushdown_lm.model.configuration import PushdownConfig
+from pushdown_lm.model.loading import ModelFolderError, load_weights
 from pushdown_lm.model.modeling import PushdownForCausalLM
 from pushdown_lm.search.beam import (
     DEFAULT_BATCH_CELLS,
@@ -61,10 +61,6 @@ from pushdown_lm.trees.oracle import stack_tape, tree_from_attachments
 
 Sentence: TypeAlias = str | Sequence[str]
 """Raw text, or words."""
-
-
-class ModelFolderError(PushdownError):
-    """A folder that holds no Pushdown model that can be used."""
 
 
 class UnknownTokenError(SearchError):
@@ -177,7 +173,7 @@ class PushdownScorer:
         """Loads the model and the tokenizer that were saved together in a folder."""
         folder = Path(folder)
         _check_folder(folder)
-        model = PushdownForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        model = load_weights(PushdownForCausalLM, folder, dtype=torch.float32)
         return cls(model, load_tokenizer(folder), **{"name": str(folder), **options})
 
     def _check_model(self) -> None:
@@ -462,7 +458,7 @@ def _check_folder(folder: Path) -> None:
     """Raise :class:`ModelFolderError` unless the folder holds a Pushdown model, whole."""
     try:
         kind = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         inside = folder / "model"
         hint = f"; did you mean {inside}?" if (inside / "config.json").is_file() else ""
         raise ModelFolderError(

@@ -11,6 +11,7 @@ inside its prompt reads the prompt's token instead of a drawn one. Finished rows
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -48,15 +49,22 @@ def logits_processors(
     top_k: int | None = None,
     top_p: float | None = None,
 ) -> LogitsProcessorList:
-    """Transformers' processors for these settings; ROOT and padding are never drawn."""
+    """Transformers' processors for these settings; ROOT and padding are never drawn.
+
+    A temperature of 0 always takes the likeliest token.
+    """
     config = model.config
     never = {config.bos_token_id, config.pad_token_id} - {config.eos_token_id, None}
     processors = LogitsProcessorList()
     if never:
         processors.append(SuppressTokensLogitsProcessor(sorted(never), device=str(model.device)))
+    if not math.isfinite(temperature) or temperature < 0:
+        raise SearchError(f"temperature: expected a number of at least 0, got {temperature}")
     try:
-        if temperature != 1.0:
-            processors.append(TemperatureLogitsWarper(temperature))
+        if temperature == 0:
+            top_k = 1
+        elif temperature != 1.0:
+            processors.append(TemperatureLogitsWarper(float(temperature)))
         if top_k is not None:
             processors.append(TopKLogitsWarper(top_k))
         if top_p is not None:
@@ -94,6 +102,8 @@ def sample(
             check_sentence(prompt, model.config.max_positions, f"prompt {number}")
     limit = model.config.max_positions
     max_tokens = max_tokens if limit is None else min(max_tokens, limit - 1)
+    if not 0 <= seed < 2**63:
+        raise SearchError(f"seed: expected a number from 0 to 2^63 - 1, got {seed}")
     generator = torch.Generator(model.device).manual_seed(seed)
     model.eval()
     tokens = [list(prompt) for prompt in prompts]
