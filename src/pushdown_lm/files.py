@@ -47,7 +47,7 @@ def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
         return
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
-        with os.fdopen(handle, mode, encoding=encoding) as file:
+        with os.fdopen(handle, f"{mode}+", encoding=encoding) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

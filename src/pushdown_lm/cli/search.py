@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 CHUNK = 256
 """Lines that are sorted by length and searched before their results are written."""
 EXIT_SOME_FAILED = 1
+DEFAULT_THRESHOLD = 10.0
+"""Nats below the best parse at which a parse is dropped: a share of 0.00005 of its probability."""
 
 
 class TableFormat(StrEnum):
@@ -59,8 +61,10 @@ Output = Annotated[
 ]
 Beam = Annotated[int, typer.Option(min=1, help="Parses that search keeps for a sentence.")]
 Threshold = Annotated[
-    float | None,
-    typer.Option(metavar="NATS", help="Drop parses this far below the best one, for speed."),
+    float, typer.Option(metavar="NATS", help="Drop parses this far below the best one, for speed.")
+]
+Exact = Annotated[
+    bool, typer.Option("--exact", help="No threshold: --beam 300 --exact is the paper's search.")
 ]
 Pretokenised = Annotated[
     bool,
@@ -87,7 +91,8 @@ def score(
         bool, typer.Option("--tree", help="The input holds trees: give log p(x, y) of each.")
     ] = False,
     beam: Beam = 300,
-    threshold: Threshold = None,
+    threshold: Threshold = DEFAULT_THRESHOLD,
+    exact: Exact = False,
     pretokenised: Pretokenised = False,
     allow_unknown: AllowUnknown = False,
     keep_going: KeepGoing = False,
@@ -96,13 +101,15 @@ def score(
     """Log-probabilities of sentences, summed over parses, in bits.
 
     EOS is scored as one more token and one more word. The exact log2 p(x) lies between `log2_prob`
-    and `log2_prob + bound_bits`; `lost_bits` estimates how much the beam left out.
+    and `log2_prob + bound_bits`; `lost_bits` estimates how much the beam and the threshold left
+    out.
 
     pushdown score runs/demo/seed0/demo/model sentences.txt
 
     echo '(S (NP the dog) sleeps)' | pushdown score runs/demo/seed0/demo/model --tree
     """
-    scorer = _load(model, beam, threshold, allow_unknown)
+    _check_output(out)
+    scorer = _load(model, beam, None if exact else threshold, allow_unknown)
     failures = _Failures(keep_going)
     with _output(out) as file:
         rows = (
@@ -123,7 +130,8 @@ def surprisal(
         bool, typer.Option("--raw-tokens", help="Tokens as the vocabulary writes them: Ġdog.")
     ] = False,
     beam: Beam = 300,
-    threshold: Threshold = None,
+    threshold: Threshold = DEFAULT_THRESHOLD,
+    exact: Exact = False,
     pretokenised: Pretokenised = False,
     allow_unknown: AllowUnknown = False,
     keep_going: KeepGoing = False,
@@ -142,7 +150,8 @@ def surprisal(
 
     pushdown surprisal runs/demo/seed0/demo/model sentences.txt --unit word > surprisals.tsv
     """
-    scorer = _load(model, beam, threshold, allow_unknown)
+    _check_output(out)
+    scorer = _load(model, beam, None if exact else threshold, allow_unknown)
     failures = _Failures(keep_going)
     with _output(out) as file:
         analyses = _analyse(scorer, sentences, pretokenised, failures, "Surprisals")
@@ -165,7 +174,8 @@ def parse(
         bool, typer.Option("--posteriors", help="The probability of each constituent.")
     ] = False,
     beam: Beam = 300,
-    threshold: Threshold = None,
+    threshold: Threshold = DEFAULT_THRESHOLD,
+    exact: Exact = False,
     pretokenised: Pretokenised = False,
     allow_unknown: AllowUnknown = False,
     keep_going: KeepGoing = False,
@@ -182,7 +192,8 @@ def parse(
 
     pushdown parse runs/demo/seed0/demo/model sentences.txt --n-best 5 --posteriors
     """
-    scorer = _load(model, beam, threshold, allow_unknown)
+    _check_output(out)
+    scorer = _load(model, beam, None if exact else threshold, allow_unknown)
     failures = _Failures(keep_going)
     write = {
         TreeFormat.brackets: _write_brackets,
@@ -208,7 +219,9 @@ def generate(
     top_p: Annotated[
         float | None, typer.Option(help="Draw among the best tokens of this total probability.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Equal seeds give equal samples.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Of all samples; more of them (--count) leave the first ones alone.")
+    ] = 0,
     batch: Annotated[int, typer.Option(min=1, help="Samples drawn at once.")] = 64,
     beam: Beam = 300,
     format: Annotated[TreeFormat, typer.Option()] = TreeFormat.text,
@@ -225,18 +238,21 @@ def generate(
     from pushdown_lm.console import progress
     from pushdown_lm.search.sampling import logits_processors, sample
 
+    _check_output(out)
     scorer = _load(model, beam, None, allow_unknown=False)
     processors = logits_processors(scorer.model, temperature=temperature, top_k=top_k, top_p=top_p)
     prompts = [scorer.encode(text).ids if text else () for text in prompt or [""]]
-    wanted = [ids for ids in prompts for _ in range(count)]
+    wanted = [(ids, (at, number)) for at, ids in enumerate(prompts) for number in range(count)]
     with _output(out) as file, progress("Sampling", len(wanted), "samples") as advance:
         for start in range(0, len(wanted), batch):
+            chosen = wanted[start : start + batch]
             samples = sample(
                 scorer.model,
-                wanted[start : start + batch],
+                [ids for ids, _ in chosen],
                 max_tokens=max_tokens,
                 processors=processors,
-                seed=seed + start,
+                seed=seed,
+                streams=[stream for _, stream in chosen],
                 beam=beam,
             )
             for drawn in samples:
@@ -267,6 +283,9 @@ class _Failures:
 
 
 def _load(folder: Path, beam: int, threshold: float | None, allow_unknown: bool) -> PushdownScorer:
+    from pushdown_lm.console import show_loading
+
+    show_loading(folder)
     from transformers.utils import logging
 
     from pushdown_lm.search.pushdown_scorer import PushdownScorer
@@ -533,6 +552,14 @@ def _write_sample(file: IO[str], scorer: PushdownScorer, drawn: Any, format: Tre
         print("" if tree is None else draw(tree), end="\n\n", file=file)
 
 
+def _check_output(path: Path | None) -> None:
+    """Find out now, not after hours, whether the results can be written."""
+    from pushdown_lm.files import check_writable
+
+    if path is not None:
+        check_writable(path)
+
+
 @contextmanager
 def _output(path: Path | None) -> Iterator[IO[str]]:
     from pushdown_lm.files import atomic_write
@@ -541,4 +568,24 @@ def _output(path: Path | None) -> Iterator[IO[str]]:
         yield sys.stdout
     else:
         with atomic_write(path) as file:
-            yield file
+            try:
+                yield file
+            except KeyboardInterrupt:
+                _keep_unfinished(path, file)
+                raise
+
+
+def _keep_unfinished(path: Path, file: IO[str]) -> None:
+    """What was written before Ctrl-C, beside the place of the whole."""
+    from pushdown_lm.files import atomic_write
+
+    if path.exists() and not path.is_file():
+        return
+    file.flush()
+    with open(file.fileno(), encoding="utf-8", closefd=False) as written:
+        written.seek(0)
+        text = written.read()
+    unfinished = path.with_name(f"{path.name}.partial")
+    with atomic_write(unfinished) as kept:
+        kept.write(text[: text.rfind("\n") + 1])
+    print(f"pushdown: what is done so far is in {unfinished}", file=sys.stderr)

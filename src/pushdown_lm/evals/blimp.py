@@ -34,6 +34,8 @@ class MinimalPair:
     paradigm: str
     term: str
     field: str
+    place: str = ""
+    """File and line, for messages."""
 
 
 def load_blimp(folder: Path) -> list[MinimalPair]:
@@ -68,7 +70,7 @@ def load_paradigm(path: Path) -> list[MinimalPair]:
                     )
             good, bad, paradigm, term, field = (record[key] for key in keys)
             term, field = TERM_ALIASES.get(term, term), FIELD_ALIASES.get(field, field)
-            pairs.append(MinimalPair(good, bad, paradigm, term, field))
+            pairs.append(MinimalPair(good, bad, paradigm, term, field, where))
     if not pairs:
         raise PushdownError(f"{path}: expected minimal pairs, got an empty file")
     return pairs

@@ -83,6 +83,11 @@ def load_scorer(
     return scorer
 
 
+def check_model_folder(folder: str | Path) -> None:
+    """Raise an error unless a folder names its kind of model, before any work is done."""
+    _model_type(Path(folder))
+
+
 def _model_type(folder: Path) -> str:
     path = folder / "config.json"
     try:

@@ -14,7 +14,6 @@ import json
 import os
 import platform
 import signal
-import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from importlib.metadata import version
@@ -94,12 +93,11 @@ def _run(recipe: Recipe, data: Data, run: Path, *, resume: bool) -> dict[str, An
 
     if trainer.is_main and parameters.trained < parameters.total:
         error_console().print(str(parameters))
-    began = time.monotonic()
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     if trainer.was_interrupted:
         raise Interrupted(trainer.signals.received or signal.SIGTERM, checkpoints(run)[-1])
     metrics = {
-        "training_seconds": time.monotonic() - began,
+        "training_seconds": trainer.seconds(),
         "trainable_parameters": parameters.trained,
         "parameters": parameters.total,
         "peak_memory_megabytes": peak_memory_megabytes(trainer.args.device),

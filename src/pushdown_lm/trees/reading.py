@@ -112,8 +112,6 @@ def _file_lines(path: str) -> Iterator[str]:
         offset = next(i for i, character in enumerate(text) if "\udc80" <= character <= "\udcff")
         found = f"byte 0x{ord(text[offset]) - 0xDC00:02x}"
         raise TreeError.at(path, text, offset, "UTF-8", found, reason="not UTF-8") from None
-    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
-        raise PushdownError(f"{path}: expected a gzip file, found a damaged one: {error}") from None
 
 
 def read_trees(
