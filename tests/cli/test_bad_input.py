@@ -151,13 +151,13 @@ CASES: list[tuple[str, str]] = [
     ("data build {files}/deep-open.trees --out {new}", "deep-open.trees:1:10001: expected ')'"),
     ("data build {files}/deep-close.trees --out {new}", "deep-close.trees:1:1: expected '('"),
     ("data build {files}/deep-empty.trees --out {new}", "deep-empty.trees:1:10001: expected"),
-    ("data build {files}/truncated.trees.gz --out {new}", "truncated.trees.gz:1:1: expected"),
+    ("data build {files}/truncated.trees.gz --out {new}", "truncated.trees.gz:40:1: exp"),
     ("data build {files}/corrupt.trees.gz --out {new}", "corrupt.trees.gz:1:1: expected"),
     ("data build {files}/mislabelled.trees.gz --out {new}", "mislabelled.trees.gz:1:1: exp"),
     ("data build {files}/columns.conllu --out {new}", "columns.conllu:1:1: expected 10 columns"),
     ("data build {files}/number.conllu --out {new}", "number.conllu:1:1: expected word number 1"),
-    ("data build {files}/head.conllu --out {new}", "head.conllu:1:17: expected a head from 0 to 1"),
-    ("data build {files}/huge-head.conllu --out {new}", "huge-head.conllu:1:17: expected a head"),
+    ("data build {files}/head.conllu --out {new}", "head.conllu:1:15: expected a head from 0 to 1"),
+    ("data build {files}/huge-head.conllu --out {new}", "huge-head.conllu:1:15: expected a head"),
     ("data build {files}/cycle.conllu --out {new}", "cycle.conllu:1:1: expected heads that form"),
     ("data build {files}/numbers.jsonl --out {new}", "numbers.jsonl:1:1: expected a JSON object"),
     ("data build {files}/cut.jsonl --out {new}", "cut.jsonl:1:1: expected a JSON object"),
@@ -224,7 +224,7 @@ CASES: list[tuple[str, str]] = [
     (f"{TRAIN} --set training.lr=.inf", "training.lr: "),
     (f"{TRAIN} --set training.lr=-1", "training.lr: "),
     (f"{TRAIN} --set training.lr=fast", "training.lr: expected a number, got 'fast'"),
-    (f"{TRAIN} --set training.betas=[1]", "training.betas: "),
+    (f"{TRAIN} --set training.betas=[1]", "training.betas.0: "),
     (f"{TRAIN} --set training.dropout=1.5", "training.dropout: "),
     (f"{TRAIN} --set training.schedule=zigzag", "training.schedule: expected "),
     (f"{TRAIN} --set training.batch_size=0", "training.batch_size: "),
@@ -344,12 +344,12 @@ CASES: list[tuple[str, str]] = [
     ("eval parsing --model {model} --data {files}/unclosed.trees", "unclosed.trees:2:1: expected"),
     ("eval parsing --model {model} --data {files}/empty", "at least one gold tree, got none"),
     ("eval parsing --model {model} --data {files}/good.trees --max-length 1", "at most 1 words"),
-    ("eval parsing --model {model} --data {files}/truncated.trees.gz", "truncated.trees.gz:1:1:"),
+    ("eval parsing --model {model} --data {files}/truncated.trees.gz", "truncated.trees.gz:40:1:"),
     ("eval perplexity --model {model} --data {files}/latin1.txt", "latin1.txt: expected UTF-8"),
     ("eval perplexity --model {model} --data {files}/empty", "at least one sentence"),
     ("eval perplexity --model {model} --data {files}/unknown.txt", "found 'zebra'"),
     ("eval perplexity --model {model} --data {files}/empty --trees", "at least one tree"),
-    ("eval attention --model {model} --data {files}/suites", "number_prep.json: expected"),
+    ("eval attention --model {model} --data {files}/suites", "number_src.json: expected"),
     # ---------------------------------------------------------------- pretrained models and tasks
     ("convert {files}/absent --out {new}", "absent: "),
     ("convert ./absent --out {new}", "absent: no such file or folder"),
@@ -407,7 +407,7 @@ def pushdown(
     capsys: pytest.CaptureFixture[str],
 ) -> Run:
     """Run a command in this process: its exit code, and all that it printed on standard error."""
-    monkeypatch.setenv("COLUMNS", "1000")
+    monkeypatch.setenv("COLUMNS", "300")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
 
     def run(command: str) -> tuple[int, str]:
@@ -427,7 +427,7 @@ def test_bad_input(command: str, message: str, pushdown: Run, tmp_path: Path) ->
     code, said = pushdown(command)
     assert message in said
     assert code == 2
-    assert len(said.splitlines()[-1]) < 1000
+    assert len(said) < 4000
     assert not list(tmp_path.glob("new/card.json"))
     assert not list(tmp_path.glob("new/metrics.json"))
 

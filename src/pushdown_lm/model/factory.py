@@ -93,6 +93,11 @@ def decoder_config(
                 f"decoder.{name}: the configuration of {settings.type} has no such field"
             )
         fields[own_name] = value
+    layers = config_class.attribute_map.get("num_hidden_layers", "num_hidden_layers")
+    if isinstance(fields.get(layers), int) and fields[layers] < 1:
+        raise ConfigError(
+            f"decoder.num_hidden_layers: expected at least 1 layer, got {fields[layers]}"
+        )
     if settings.vocab_size not in (None, len(tokenizer)):
         raise ConfigError(
             f"decoder.vocab_size: the recipe is for a vocabulary of {settings.vocab_size:,} "

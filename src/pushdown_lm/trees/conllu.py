@@ -169,7 +169,7 @@ def _sentence_to_tree(
         if not (re.fullmatch("[0-9]{1,9}", head) and int(head) <= len(rows)):
             column = len("\t".join(fields[:_HEAD])) + 2
             expected = f"a head from 0 to {len(rows)}"
-            raise TreeError(source, number, column, expected, repr(head), reason="wrong head")
+            raise TreeError(source, number, column, expected, repr(head[:40]), reason="wrong head")
         words.append(fields[_FORM])
         heads.append(int(head))
     if not rows:
