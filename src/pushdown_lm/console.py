@@ -30,6 +30,11 @@ def error_console() -> Console:
     return Console(stderr=True)
 
 
+def show_loading(what: object) -> None:
+    """Say what is being loaded before the libraries, which take seconds, are."""
+    print(f"Loading {what} ...", file=sys.stderr, flush=True)
+
+
 class Advance(Protocol):
     """Reports that ``count`` more units are done, with a short note to show beside the bar."""
 

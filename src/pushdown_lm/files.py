@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,8 @@ from pushdown_lm.errors import PushdownError
 
 MANIFEST = "manifest.json"
 STAGING_PREFIX = ".unfinished-"
+LOCK = ".lock"
+"""Names the process that writes into a folder."""
 
 
 class FolderError(PushdownError):
@@ -32,14 +35,19 @@ class FolderError(PushdownError):
 def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
     """Open a temporary file beside ``path`` that takes its name once all is written.
 
-    An error inside the block, a full disk included, leaves what was at ``path`` untouched.
+    An error inside the block, a full disk included, leaves what was at ``path`` untouched. Links
+    are followed, and what is no regular file (a device, a pipe) is written to as it is.
     """
-    path = Path(path)
+    path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     encoding = None if "b" in mode else "utf-8"
+    if path.exists() and not path.is_file():
+        with path.open(mode, encoding=encoding) as file:
+            yield file
+        return
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
-        with os.fdopen(handle, mode, encoding=encoding) as file:
+        with os.fdopen(handle, f"{mode}+", encoding=encoding) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -48,6 +56,66 @@ def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def check_writable(path: str | Path) -> None:
+    """Raise :class:`FolderError` if :func:`atomic_write` could not write there; make its folder.
+
+    For commands to call before work that would be lost otherwise.
+    """
+    path = Path(os.path.realpath(path))
+    if path.is_dir():
+        raise FolderError(f"{path}: expected a file to write, found a folder")
+    if path.exists() and not path.is_file():
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise FolderError(f"{path}: cannot be written ({error.strerror})") from None
+
+
+def check_folder_writable(folder: str | Path) -> None:
+    """Raise :class:`FolderError` if files could not be written into ``folder``; make it."""
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise FolderError(f"{folder}: expected a folder to write to, found a file")
+    check_writable(folder / "probe")
+
+
+@contextmanager
+def locked(folder: str | Path, what: str) -> Iterator[None]:
+    """Keep other processes from using ``folder`` as ``what`` at the same time.
+
+    The lock goes with the process, however it ends; the file names the process for messages.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / LOCK
+    with path.open("a+", encoding="utf-8") as file:
+        try:
+            _lock(file)
+        except OSError:
+            file.seek(0)
+            owner = file.read(80).strip() or "another process"
+            raise FolderError(f"{folder}: {owner} is writing this {what}") from None
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {platform.node()}\n")
+        file.flush()
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _lock(file: IO[str]) -> None:
+    """Lock a file for this process, or raise OSError; systems without such locks go without."""
+    try:
+        import fcntl
+    except ImportError:
+        return
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def write_json(path: str | Path, value: Any) -> None:
@@ -102,23 +170,49 @@ def write_manifest(folder: str | Path) -> None:
 def verify_manifest(folder: str | Path) -> None:
     """Raise :class:`FolderError` unless every listed file is there, bit for bit."""
     folder = Path(folder)
-    try:
-        files = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
-    except FileNotFoundError:
-        raise FolderError(f"{folder / MANIFEST}: missing, so the folder is not whole") from None
-    except (ValueError, KeyError, TypeError):
-        raise FolderError(f"{folder / MANIFEST}: not a manifest, so it is damaged") from None
-    for name, expected in files.items():
+    for name, (size, digest) in _read_manifest(folder).items():
         path = folder / name
         if not path.is_file():
             raise FolderError(f"{path}: missing, though {MANIFEST} lists it")
-        if path.stat().st_size != expected["bytes"]:
+        if path.stat().st_size != size:
             raise FolderError(
-                f"{path}: expected {expected['bytes']:,} bytes, found {path.stat().st_size:,}: "
+                f"{path}: expected {size:,} bytes, found {path.stat().st_size:,}: "
                 "the file is damaged"
             )
-        if _sha256(path) != expected["sha256"]:
+        if _sha256(path) != digest:
             raise FolderError(f"{path}: its SHA-256 is not that of {MANIFEST}: it is damaged")
+
+
+def _read_manifest(folder: Path) -> dict[str, tuple[int, str]]:
+    """Sizes and SHA-256 of the files that a manifest lists, all of them inside the folder."""
+    manifest = folder / MANIFEST
+    try:
+        listed = json.loads(manifest.read_text(encoding="utf-8"))["files"]
+        files = {
+            str(name): (int(expected["bytes"]), str(expected["sha256"]))
+            for name, expected in listed.items()
+        }
+    except FileNotFoundError:
+        raise FolderError(f"{manifest}: missing, so the folder is not whole") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise FolderError(f"{manifest}: not a manifest, so it is damaged") from None
+    for name in files:
+        if not is_inside(name):
+            raise FolderError(f"{manifest}: expected files of this folder, found {name!r}")
+    return files
+
+
+def unlisted_files(folder: str | Path) -> list[Path]:
+    """The files of a folder that its manifest does not list."""
+    folder = Path(folder)
+    listed = {folder / name for name in (*_read_manifest(folder), MANIFEST)}
+    return sorted(path for path in folder.rglob("*") if path.is_file() and path not in listed)
+
+
+def is_inside(name: str) -> bool:
+    """Whether a relative path stays in the folder that it is relative to."""
+    parts = Path(name).parts
+    return bool(parts) and not Path(name).is_absolute() and ".." not in parts and "\0" not in name
 
 
 def _sha256(path: Path) -> str:

@@ -153,7 +153,7 @@ def test_bad_trees_are_named(pushdown: Pushdown, word: Path) -> None:
 
 
 def test_surprisals_of_tokens(pushdown: Pushdown, bpe: Path) -> None:
-    run = pushdown("surprisal", bpe, "--beam", 5, stdin=text(LINES))
+    run = pushdown("surprisal", bpe, "--beam", 5, "--raw-tokens", stdin=text(LINES))
     assert run.out.splitlines()[0] == "sentence_id\ttoken_id\ttoken\tsurprisal"
     scorer = PushdownScorer.from_pretrained(bpe, beam=5)
     for number, tokens in enumerate(scorer.surprisals(LINES), start=1):

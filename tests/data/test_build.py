@@ -116,12 +116,13 @@ def test_gpt2_tokenizer(shared_data: Path, tmp_path: Path) -> None:
     end = 50256
     assert content(data)["train"] == {
         "input_ids": [
-            [end, 464, 8251, 284, 262, 13447, 389, 319, 262, 3084, 13, end, 40, 466, 77, 470, end]
+            [end, 464, 8251, 284, 262, 13447, 389, 319, 262, 3084, 13, end, 40, 836, 470, end]
         ],
-        "attachments": [[0, 1, 1, 3, 4, 2, 6, 7, 8, 6, 5, 0, 12, 13, 14, 12, 11]],
-        "length": [17],
+        "attachments": [[0, 1, 1, 3, 4, 2, 6, 7, 8, 6, 5, 0, 12, 13, 12, 11]],
+        "length": [16],
     }
-    assert data.card["splits"]["train"]["differing_sentences"] == 1
+    assert data.card["splits"]["train"]["differing_sentences"] == 0
+    assert (data.card["text"], data.card["unit"]) == ("detokenized", "sentence")
     assert data.card["bos_token_id"] == data.card["eos_token_id"] == data.card["pad_token_id"]
 
 

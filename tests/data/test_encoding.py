@@ -91,7 +91,7 @@ WORDS = train_word_vocabulary([["the", "dog", "barks"]])  # ids: barks 4, dog 5,
 def encode(
     *trees: Tree, errors: Errors = "raise", max_length: int | None = None, unknown: bool = False
 ) -> Shard:
-    settings = EncoderSettings.of(WORDS, restore_text=False, allow_unknown=unknown)
+    settings = EncoderSettings.of(WORDS, allow_unknown=unknown)
     chunk = Chunk("file", range(1, len(trees) + 1), [(tree.words, tree.spans) for tree in trees])
     return ChunkEncoder(settings, "right", max_length, errors).start()(chunk)
 
@@ -162,7 +162,7 @@ if __name__ == "__main__":
 
 def test_killed_parent_leaves_whole_shards_and_no_process(tmp_path: Path) -> None:
     (tmp_path / "killed.py").write_text(KILLED)
-    settings = EncoderSettings.of(WORDS, restore_text=False, allow_unknown=False)
+    settings = EncoderSettings.of(WORDS, allow_unknown=False)
     process = subprocess.Popen(
         [sys.executable, "killed.py"],
         cwd=tmp_path,

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from pushdown_lm.data.text import TextRule, penn_words
 from pushdown_lm.data.tokenization import (
     EncoderSettings,
     TokenizationError,
@@ -21,10 +24,13 @@ from pushdown_lm.data.tokenization import (
     detokenize,
     is_word_level,
     load_tokenizer,
+    model_tokenizer,
     separate,
+    text_rule,
     train_bpe,
     train_word_vocabulary,
 )
+from pushdown_lm.errors import PushdownError
 from pushdown_lm.trees import read_trees
 from tests import strategies
 
@@ -46,11 +52,13 @@ def words() -> PreTrainedTokenizerFast:
 
 
 def encoder(
-    tokenizer: PreTrainedTokenizerFast, *, restore_text: bool = True, allow_unknown: bool = False
+    tokenizer: PreTrainedTokenizerFast,
+    *,
+    allow_unknown: bool = False,
+    unit: Literal["sentence", "word"] = "word",
 ) -> WordEncoder:
-    return WordEncoder(
-        EncoderSettings.of(tokenizer, restore_text=restore_text, allow_unknown=allow_unknown)
-    )
+    rule = replace(text_rule(tokenizer), unit=unit)
+    return WordEncoder(EncoderSettings.of(tokenizer, allow_unknown=allow_unknown, rule=rule))
 
 
 # ------------------------------------------------------------------ running text
@@ -77,6 +85,10 @@ def encoder(
         ("gon na , wan na , Got ta , lem me , 'T is , d' ye", "gonna, wanna, Gotta, lemme, 'Tis, d'ye"),  # noqa: E501
         ("can not", "can not"),
         ("well - known and / or", "well - known and / or"),
+        ("It is Apple Inc. .", "It is Apple Inc."),
+        ("`` I saw Apple Inc. . ''", '"I saw Apple Inc."'),
+        ("Wait ... . No", "Wait.... No"),
+        ("# 5 and # one", "#5 and # one"),
     ],
 )  # fmt: skip
 def test_detokenize(words: str, text: str) -> None:
@@ -87,10 +99,47 @@ def test_detokenize(words: str, text: str) -> None:
 def test_detokenize_keeps_the_words_but_for_quotes(words: list[str]) -> None:
     surfaces = detokenize(words)
     quotes = {"``": '"', "''": '"', "`": "'"}
-    assert [surface.removeprefix(" ") for surface in surfaces] == [
-        quotes.get(word, word) for word in words
-    ]
+    for surface, word in zip(surfaces, words, strict=True):
+        shown = surface.removeprefix(" ")
+        assert shown == quotes.get(word, word) or (shown, word) == ("", ".")
     assert not surfaces[0].startswith(" ")
+
+
+def test_detokenize_as_before() -> None:
+    assert "".join(detokenize(["Inc.", "."], version=1)) == "Inc.."
+    assert "".join(detokenize(["#", "5"], version=1)) == "# 5"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "The dog barks .",
+        "I do n't know , ca n't you ?",
+        "It 's John 's ; we 've , they 'll , I 'd",
+        "`` No , '' he said .",
+        "the dogs ' tails",
+        "a ( b ) [ c ] d",
+        "$ 5 or US$ 6 or 7 %",
+        "Mr. Smith left the well-known U.S. firm at 5.30 p.m. on 1/2/03 .",
+        "well ... yes -- no !",
+        "I can not and I am gon na go",
+        "`` ( Yes ) ? '' she asked ; 1,000.50 : it is .",
+    ],
+)
+def test_penn_words(words: str) -> None:
+    text = "".join(detokenize(words.split()))
+    placed = penn_words(text.replace("can not", "cannot"))
+    assert [word for word, _, _ in placed] == words.split()
+    assert [word for word, _, _ in penn_words(words)] == words.split()  # tokenised already
+    for word, start, end in penn_words(text, penn_quotes=False):
+        assert text[start:end] == word
+
+
+@given(st.text())
+def test_penn_words_keep_every_character(text: str) -> None:
+    placed = penn_words(text, penn_quotes=False)
+    assert "".join(word for word, _, _ in placed) == "".join(text.split())
+    assert all(text[start:end] == word for word, start, end in placed)
 
 
 def test_separate() -> None:
@@ -172,6 +221,41 @@ def test_gpt2_folder(shared_data: Path, tmp_path: Path, names: tuple[str, str]) 
     assert pieces == [(token,) for token in ids]
 
 
+def test_rule_is_saved_with_the_tokenizer(bpe: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+    assert text_rule(bpe) == TextRule("detokenized", "word")  # of older models
+    rule = TextRule("tokenized", "sentence")
+    copied = model_tokenizer(bpe)
+    rule.save_in(copied)
+    copied.save_pretrained(tmp_path)
+    assert text_rule(load_tokenizer(tmp_path)) == rule
+    assert text_rule(bpe) == TextRule("detokenized", "word")
+    copied.init_kwargs["pushdown_text"] = {"text": "as it is", "unit": "word"}
+    with pytest.raises(PushdownError, match=r"tokenizer_config\.json: pushdown_text: expected"):
+        text_rule(copied)
+
+
+def test_tokenizer_of_a_model(
+    bpe: PreTrainedTokenizerFast, words: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    for tokenizer, text in ((bpe, "The dog didn't see"), (words, "the dog saw")):
+        model_tokenizer(tokenizer).save_pretrained(tmp_path)
+        saved = AutoTokenizer.from_pretrained(tmp_path)
+        ids = saved(text)["input_ids"]
+        assert ids[0] == saved.bos_token_id
+        assert ids[1:] == tokenizer(text, add_special_tokens=False)["input_ids"]
+        assert saved.decode(ids, skip_special_tokens=True).strip() == text
+        start = len(saved(text[:7])["input_ids"])  # "The dog", continued
+        assert text[:7] + saved.decode(ids[start:]) == text
+
+
+def test_tokenizer_of_a_model_trims_offsets_as_before(bpe: PreTrainedTokenizerFast) -> None:
+    trimming = model_tokenizer(bpe)
+    backend = trimming.backend_tokenizer
+    backend.post_processor = processors.ByteLevel(trim_offsets=True)
+    again = model_tokenizer(model_tokenizer(trimming)).backend_tokenizer
+    assert again.encode("The dog").offsets[1:] == backend.encode("The dog").offsets
+
+
 def test_eos_stands_in_for_bos_and_padding(tmp_path: Path) -> None:
     backend = Tokenizer(models.WordLevel({"<e>": 0, "the": 1}, unk_token="<e>"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -232,12 +316,26 @@ def test_tokens_of_a_word_spell_the_word(bpe: PreTrainedTokenizerFast, words: li
     assert [bpe.decode(list(ids)) for ids in encode(surfaces)] == surfaces
 
 
-def test_no_token_crosses_a_word(shared_data: Path) -> None:
-    gpt2 = encoder(load_tokenizer(shared_data / "gpt2_bpe"))
-    together = gpt2.encode_texts(["I don't."])[0]
-    apart = gpt2(gpt2.surfaces(["I", "do", "n't", "."]))
-    assert together == [40, 836, 470, 13]  # I| don|'t|.
-    assert apart == [(40,), (466,), (77, 470), (13,)]  # I| do|n 't|.
+def test_a_token_belongs_to_the_word_it_starts_in(shared_data: Path) -> None:
+    tokenizer = load_tokenizer(shared_data / "gpt2_bpe")
+    words = ["``", "I", "do", "n't", ".", "''"]
+    whole, by_word = encoder(tokenizer, unit="sentence"), encoder(tokenizer)
+    assert whole.encode_texts(['"I don\'t."']) == [[1, 40, 836, 470, 526]]  # "|I| don|'t|."
+    assert whole(whole.surfaces(words)) == [(1,), (40,), (836,), (470,), (526,), ()]
+    assert by_word(by_word.surfaces(words)) == [(1,), (40,), (466,), (77, 470), (13,), (1,)]
+
+
+@given(st.lists(strategies.words(), min_size=1))
+def test_whole_sentences_have_the_tokens_of_their_text(
+    bpe: PreTrainedTokenizerFast, words: list[str]
+) -> None:
+    encode = encoder(bpe, unit="sentence")
+    surfaces = encode.surfaces(words)
+    pieces = encode(surfaces)
+    assert [[token for ids in pieces for token in ids]] == encode.encode_texts(["".join(surfaces)])
+    assert [len(ids) > 0 for ids in pieces] == [len(surface) > 0 for surface in surfaces] or (
+        bpe.decode([token for ids in pieces for token in ids]) == "".join(surfaces)
+    )
 
 
 def test_whole_texts_agree_with_words(bpe: PreTrainedTokenizerFast) -> None:

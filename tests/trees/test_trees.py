@@ -23,6 +23,7 @@ from pushdown_lm.trees import (
     brackets,
     decode_word,
     draw,
+    drop_words,
     encode_word,
     from_nltk,
     is_binary,
@@ -423,6 +424,13 @@ def test_merge_pieces_that_cross_words() -> None:
     pieces = Tree(("the", "un", "happy", "dog"), ((0, 2), (2, 4), (0, 4)))
     merged = merge_pieces(pieces, [1, 2, 1], ["the", "unhappy", "dog"])
     assert merged == Tree(("the", "unhappy", "dog"), ((1, 3), (0, 3)))
+
+
+def test_merge_pieces_gives_a_word_without_pieces_to_the_word_before() -> None:
+    pieces = Tree(["a", "b", "c"], [(1, 3), (0, 3)])
+    merged = merge_pieces(pieces, [1, 1, 0, 1], ["a", "b", "x", "c"])
+    assert merged.spans == ((1, 3), (1, 4), (0, 4))
+    assert drop_words(merged, [True, True, False, True]).spans == ((1, 3), (0, 3))
 
 
 def test_merge_pieces_refuses_wrong_counts() -> None:

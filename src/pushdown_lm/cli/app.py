@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import platform
+import shlex
 import sys
+import tempfile
+import traceback
+from importlib import metadata
+from typing import Annotated
 
 import typer
 
@@ -11,9 +18,15 @@ from pushdown_lm.cli import bench, convert, data, demo, finetune, reproduce, sea
 from pushdown_lm.cli import eval as evaluate
 from pushdown_lm.errors import PushdownError
 
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"pushdown-lm {metadata.version('pushdown-lm')}")
+        raise typer.Exit
+
+
 app = typer.Typer(
     name="pushdown",
-    help="Transformer language models with Pushdown Layers.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -30,23 +43,97 @@ for command in (search.score, search.surprisal, search.parse, search.generate):
     app.command()(command)
 
 
+EXIT_BAD_INPUT, EXIT_INTERNAL, EXIT_INTERRUPTED = 2, 70, 130
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show it.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Transformer language models with Pushdown Layers."""
+
+
 def main() -> None:
-    """Run the command; bad input is one line on standard error and exit code 2."""
+    """Run the command; bad input is one line on standard error and exit code 2.
+
+    An error that nobody foresaw is one line too, with exit code 70; its traceback is in a file.
+    `--debug`, before or after the command's name, shows the traceback of either.
+    """
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # there is our own
+    arguments = sys.argv[1:]
+    debug = "--debug" in arguments
     try:
-        app()
-    except PushdownError as error:
-        print(f"pushdown: {error}", file=sys.stderr)
-        sys.exit(2)
-    except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        print(f"pushdown: {place}{error.strerror or error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("pushdown: interrupted", file=sys.stderr)
-        sys.exit(130)
+        app([argument for argument in arguments if argument != "--debug"])
+    except BaseException as error:
+        code = _exit_code(error, debug)
+        if code is None:
+            raise
+        sys.exit(code)
     finally:
         _leave_process_group()
+
+
+def _exit_code(error: BaseException, debug: bool) -> int | None:
+    """Say what went wrong, and the exit code; None for an exit that was asked for."""
+    if isinstance(error, SystemExit | GeneratorExit):
+        return None
+    if isinstance(error, KeyboardInterrupt):
+        print("pushdown: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    if debug:
+        traceback.print_exception(error)
+    if isinstance(error, PushdownError):
+        print(f"pushdown: {error}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    if isinstance(error, BrokenPipeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads the rest
+        return EXIT_BAD_INPUT
+    if isinstance(error, OSError):
+        place = f"{error.filename}: " if error.filename else ""
+        print(f"pushdown: {place}{error.strerror or error}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    if type(error).__name__ == "SafetensorError":  # of the disk, where a file is written
+        print(f"pushdown: {error}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    if _is_out_of_memory(error):
+        first_line = str(error).strip().partition("\n")[0] or "out of memory"
+        print(f"pushdown: not enough memory: {first_line}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    path = _write_report(error)
+    message = " ".join(str(error).split())[:200]
+    print(
+        f"pushdown: internal error: {type(error).__name__}: {message}; "
+        f"{f'please report it with {path}' if path else '--debug shows where'}",
+        file=sys.stderr,
+    )
+    return EXIT_INTERNAL
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    kind = type(error).__name__
+    return isinstance(error, MemoryError) or (
+        kind in ("OutOfMemoryError", "RuntimeError")
+        and any(hint in str(error) for hint in ("out of memory", "can't allocate memory"))
+    )
+
+
+def _write_report(error: BaseException) -> str | None:
+    """The name of a new file with the traceback, the command and the versions."""
+    lines = [f"command: {shlex.join(sys.argv)}", f"python {platform.python_version()}"]
+    for package in ("pushdown-lm", "torch", "transformers", "tokenizers", "datasets", "numpy"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            lines.append(f"{package} {metadata.version(package)}")
+    lines += [platform.platform(), "", *traceback.format_exception(error)]
+    try:
+        handle, name = tempfile.mkstemp(prefix="pushdown-error-", suffix=".txt")
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write("\n".join(lines))
+    except OSError:
+        return None
+    return name
 
 
 def _leave_process_group() -> None:

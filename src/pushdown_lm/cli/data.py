@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json as json_module
+import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from pushdown_lm.data.build import DataOptions
+    from pushdown_lm.trees import Tree
 
 app = typer.Typer(help=__doc__, no_args_is_help=True)
 
@@ -45,7 +50,10 @@ Examples:
 def build(
     trees: Annotated[
         list[str],
-        typer.Argument(metavar="TREES...", help="Files of training trees; globs and .gz allowed."),
+        typer.Argument(
+            metavar="TREES...",
+            help="Files of training trees; globs and .gz allowed; - is standard input.",
+        ),
     ],
     out: Annotated[Path, typer.Option(help="The folder to make.")],
     valid: Annotated[
@@ -116,9 +124,23 @@ def build(
         errors=errors.value,
     )
     given = {"train": trees, "valid": valid, "test": test}
-    sources = {name: files for name, files in given.items() if files}
+    sources: dict[str, Any] = {name: files for name, files in given.items() if files}
+    if trees == ["-"]:
+        sources["train"] = _standard_input(options)
     data = build_data(sources, out, options, processes=processes, overwrite=overwrite)
     _print_card(data.card)
+
+
+def _standard_input(options: DataOptions) -> list[Tree]:
+    """The trees of standard input, which are read once and kept."""
+    from pushdown_lm.data.encoding import DataError
+    from pushdown_lm.trees import parse_trees
+
+    try:
+        text = sys.stdin.buffer.read().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"<stdin>: expected UTF-8, {error}") from None
+    return list(parse_trees(text, format=options.format, errors=options.errors, source="<stdin>"))
 
 
 @app.command()
@@ -162,6 +184,7 @@ COUNTS = {
     "max_depth": "largest depth",
     "max_stack_size": "largest stack",
     "differing_sentences": "other tokens than the text's",
+    "merged_words": "words within another's token",
 }
 
 
@@ -176,7 +199,7 @@ def _print_card(card: dict[str, Any]) -> None:
     for name in card["splits"]:
         table.add_column(name, justify="right")
     for key, label in COUNTS.items():
-        table.add_row(label, *[f"{split[key]:,}" for split in card["splits"].values()])
+        table.add_row(label, *[f"{split.get(key, 0):,}" for split in card["splits"].values()])
     console = Console()
     console.print(table)
     skipped = [(source["name"], source["skipped"]) for source in card["sources"]]

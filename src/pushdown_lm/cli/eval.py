@@ -7,6 +7,8 @@ evaluation goes on where it stopped. Equal commands give equal numbers.
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -16,7 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
-from pushdown_lm.console import sentence_progress
+from pushdown_lm.cli.search import DEFAULT_THRESHOLD, EXIT_SOME_FAILED
+from pushdown_lm.console import sentence_progress, show_loading
 from pushdown_lm.errors import PushdownError
 
 if TYPE_CHECKING:
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 
     from pushdown_lm.evals.blimp import MinimalPair
     from pushdown_lm.search.loading import EvaluationScorer
+    from pushdown_lm.trees import Tree
 
 app = typer.Typer(help=__doc__, no_args_is_help=True)
 
@@ -50,14 +54,28 @@ class Punctuation(StrEnum):
 ModelFolder = Annotated[Path, typer.Option("--model", help="The folder of a model.")]
 Beam = Annotated[int, typer.Option(min=1, help="Parses that search keeps for a sentence.")]
 Threshold = Annotated[
-    float | None,
-    typer.Option(metavar="NATS", help="Drop parses this far below the best one, for speed."),
+    float, typer.Option(metavar="NATS", help="Drop parses this far below the best one, for speed.")
+]
+Exact = Annotated[
+    bool, typer.Option("--exact", help="No threshold: --beam 300 --exact is the paper's search.")
 ]
 AllowUnknown = Annotated[
     bool, typer.Option("--allow-unknown", help="Read words outside the vocabulary as <unk>.")
 ]
 Out = Annotated[Path | None, typer.Option(help="Write the report here, as JSON.")]
-Cache = Annotated[Path | None, typer.Option(help="Keep every score in this file, and reuse it.")]
+Cache = Annotated[
+    Path | None,
+    typer.Option(
+        help="Keep every score in this file, and reuse it; with --out, a file beside that by "
+        "default, so that the same command resumes."
+    ),
+]
+KeepGoing = Annotated[
+    bool,
+    typer.Option(
+        "--keep-going", help="Report sentences that cannot be read, and go on without them."
+    ),
+]
 
 
 @app.command()
@@ -65,8 +83,10 @@ def blimp(
     model: ModelFolder,
     data: Annotated[Path, typer.Option(help="A folder of *.jsonl files, or one such file.")],
     beam: Beam = 300,
-    threshold: Threshold = None,
+    threshold: Threshold = DEFAULT_THRESHOLD,
+    exact: Exact = False,
     allow_unknown: AllowUnknown = False,
+    keep_going: KeepGoing = False,
     punctuation: Annotated[
         FinalMark, typer.Option(help="Final marks as they are, or after a space.")
     ] = FinalMark.attached,
@@ -78,20 +98,30 @@ def blimp(
 
     pushdown eval blimp --model runs/demo/seed0/demo/model --data blimp --out blimp.json
     """
-    from pushdown_lm.evals.blimp import evaluate_blimp, load_blimp, load_paradigm
+    from pushdown_lm.evals.blimp import (
+        evaluate_blimp,
+        load_blimp,
+        load_paradigm,
+        separate_final_punctuation,
+    )
 
     pairs = load_blimp(data) if data.is_dir() else load_paradigm(data)
     paradigms: dict[str, list[MinimalPair]] = {}
     for pair in pairs:
         paradigms.setdefault(pair.paradigm, []).append(pair)
     pairs = [pair for members in paradigms.values() for pair in members[:limit]]
+    prepare = separate_final_punctuation if punctuation is FinalMark.separated else str
     _evaluate(
-        _Model(model, beam, threshold, allow_unknown),
+        _Model(model, beam, None if exact else threshold, allow_unknown, keep_going),
         lambda _, scorer, **chunks: evaluate_blimp(
             scorer, pairs, separate_punctuation=punctuation is FinalMark.separated, **chunks
         ),
         label="BLiMP",
-        total=len({sentence for pair in pairs for sentence in (pair.good, pair.bad)}),
+        placed=[
+            (f"{pair.place}: {name}", prepare(sentence))
+            for pair in pairs
+            for name, sentence in (("sentence_good", pair.good), ("sentence_bad", pair.bad))
+        ],
         options={"data": str(data), "punctuation": punctuation.value, "limit": limit},
         out=out,
         cache=cache,
@@ -103,8 +133,10 @@ def sg(
     model: ModelFolder,
     data: Annotated[Path, typer.Option(help="A folder of SyntaxGym suites, *.json.")],
     beam: Beam = 300,
-    threshold: Threshold = None,
+    threshold: Threshold = DEFAULT_THRESHOLD,
+    exact: Exact = False,
     allow_unknown: AllowUnknown = False,
+    keep_going: KeepGoing = False,
     suite_set: Annotated[
         SuiteSet, typer.Option(help="The suites of Hu et al., of Qian et al., or all in --data.")
     ] = SuiteSet.hu,
@@ -126,19 +158,22 @@ def sg(
 
     names = SUITE_SETS.get(suite_set) or sorted(path.stem for path in data.glob("*.json"))
     suites = [replace(suite, items=suite.items[:limit]) for suite in load_suites(data, names)]
-    sentences = {
-        condition.sentence
-        for suite in suites
-        for item in suite.items
-        for condition in item.conditions.values()
-    }
+    ending = " ." if trailing_period else ""
     _evaluate(
-        _Model(model, beam, threshold, allow_unknown),
+        _Model(model, beam, None if exact else threshold, allow_unknown, keep_going),
         lambda _, scorer, **chunks: evaluate_sg(
             scorer, suites, trailing_period=trailing_period, **chunks
         ),
         label="SG",
-        total=len(sentences),
+        placed=[
+            (
+                f"{data / suite.name}.json: item {item.number}, condition {name!r}",
+                condition.sentence + ending,
+            )
+            for suite in suites
+            for item in suite.items
+            for name, condition in item.conditions.items()
+        ],
         options={
             "data": str(data),
             "suite_set": suite_set.value,
@@ -155,8 +190,10 @@ def parsing(
     model: ModelFolder,
     data: Annotated[list[Path], typer.Option(help="A file of gold trees; may be repeated.")],
     beam: Beam = 300,
-    threshold: Threshold = None,
+    threshold: Threshold = DEFAULT_THRESHOLD,
+    exact: Exact = False,
     allow_unknown: AllowUnknown = False,
+    keep_going: KeepGoing = False,
     punctuation: Annotated[
         Punctuation, typer.Option(help="Whether punctuation counts; it is read in any case.")
     ] = Punctuation.kept,
@@ -177,14 +214,14 @@ def parsing(
     pushdown eval parsing --model runs/demo/seed0/demo/model --data test.trees
     """
     from pushdown_lm.evals.parsing import PUNCTUATION, evaluate_parsing
-    from pushdown_lm.trees import binarize, read_trees
+    from pushdown_lm.trees import binarize
 
-    gold = list(islice(read_trees(data), limit))
+    placed_gold = _placed_trees(data, limit)
+    gold = [tree for _, tree in placed_gold]
     if binarize_gold:
         gold = list(map(binarize, gold))
-    sentences = {tuple(tree.words) for tree in gold}
     _evaluate(
-        _Model(model, beam, threshold, allow_unknown),
+        _Model(model, beam, None if exact else threshold, allow_unknown, keep_going),
         lambda _, scorer, **chunks: evaluate_parsing(
             scorer,
             gold,
@@ -195,7 +232,11 @@ def parsing(
             **chunks,
         ),
         label="Parsing",
-        total=sum(not max_length or len(words) <= max_length for words in sentences),
+        placed=[
+            (place, tuple(tree.words))
+            for place, tree in placed_gold
+            if not max_length or len(tree.words) <= max_length
+        ],
         options={
             "data": [str(path) for path in data],
             "punctuation": punctuation.value,
@@ -215,8 +256,10 @@ def perplexity(
         bool, typer.Option("--trees", help="The data are trees: score them with their tree too.")
     ] = False,
     beam: Beam = 300,
-    threshold: Threshold = None,
+    threshold: Threshold = DEFAULT_THRESHOLD,
+    exact: Exact = False,
     allow_unknown: AllowUnknown = False,
+    keep_going: KeepGoing = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Read this many sentences.")] = None,
     out: Out = None,
     cache: Cache = None,
@@ -230,19 +273,23 @@ def perplexity(
     """
     from pushdown_lm.evals.perplexity import evaluate_perplexity
     from pushdown_lm.evals.tree_perplexity import evaluate_tree_perplexity
-    from pushdown_lm.trees import read_trees
 
-    gold = list(islice(read_trees(data), limit)) if trees else []
-    sentences = [] if trees else _read_lines(data)[:limit]
+    placed_gold = _placed_trees([data], limit) if trees else []
+    lines = [] if trees else _read_lines(data)[:limit]
+
+    def evaluation(loaded: EvaluationScorer, scorer: Any, **chunks: Any) -> _Report:
+        left_out = getattr(scorer, "unreadable", ())
+        if trees:
+            gold = [tree for _, tree in placed_gold if tuple(tree.words) not in left_out]
+            return evaluate_tree_perplexity(loaded, gold, through=scorer, **chunks)
+        sentences = [text for _, text in lines if text not in left_out]
+        return evaluate_perplexity(scorer, sentences, **chunks)
+
     _evaluate(
-        _Model(model, beam, threshold, allow_unknown),
-        lambda loaded, scorer, **chunks: (
-            evaluate_tree_perplexity(loaded, gold, through=scorer, **chunks)
-            if trees
-            else evaluate_perplexity(scorer, sentences, **chunks)
-        ),
+        _Model(model, beam, None if exact else threshold, allow_unknown, keep_going),
+        evaluation,
         label="Perplexity",
-        total=len({tuple(tree.words) for tree in gold} or set(sentences)),
+        placed=lines or [(place, tuple(tree.words)) for place, tree in placed_gold],
         options={
             "data": str(data),
             "punctuation": "as it is",
@@ -264,8 +311,10 @@ def attention(
         Path | None, typer.Option(help="Write the bar chart and the heat maps to this folder.")
     ] = None,
     beam: Beam = 300,
-    threshold: Threshold = None,
+    threshold: Threshold = DEFAULT_THRESHOLD,
+    exact: Exact = False,
     allow_unknown: AllowUnknown = False,
+    keep_going: KeepGoing = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Items of each suite.")] = None,
     out: Out = None,
 ) -> None:
@@ -283,16 +332,30 @@ def attention(
     )
     from pushdown_lm.evals.sg import load_suites
     from pushdown_lm.evals.sharding import processes
+    from pushdown_lm.search.loading import check_model_folder
 
     if not processes().is_main_process:
         return
     suites = [replace(it, items=it.items[:limit]) for it in load_suites(data, tuple(REGIONS))]
     total = sum(len(agreement_prefixes(suite, REGIONS[suite.name])) for suite in suites)
     reports = {}
+    _check_outputs(out, None if plots is None else plots / "attention.png")
+    for folder in model:
+        check_model_folder(folder)
+    failures = 0
     for name, folder in zip(_names(model), model, strict=True):
-        scorer = _Model(folder, beam, threshold, allow_unknown).load()
-        with sentence_progress(f"Attention of {name}", total) as progress:
-            reports[name] = evaluate_attention(scorer, suites, progress=progress)
+        try:
+            limit_nats = None if exact else threshold
+            scorer = _Model(folder, beam, limit_nats, allow_unknown, keep_going).load()
+            with sentence_progress(f"Attention of {name}", total) as progress:
+                reports[name] = evaluate_attention(scorer, suites, progress=progress)
+        except PushdownError as error:
+            if not keep_going:
+                raise
+            failures += 1
+            print(f"pushdown: {error}", file=sys.stderr)
+    if not reports:
+        raise PushdownError("expected at least one model that can be evaluated, got none")
     options = {"data": str(data), "punctuation": "cut before the verb", "limit": limit}
     content = {
         "evaluation": "attention",
@@ -301,6 +364,8 @@ def attention(
     _publish(content, attention_table(reports), options, out)
     for path in write_plots(plots, reports) if plots is not None else ():
         typer.echo(path)
+    if failures:
+        raise typer.Exit(EXIT_SOME_FAILED)
 
 
 # ------------------------------------------------------------------ running
@@ -312,8 +377,10 @@ class _Model:
     beam: int
     threshold: float | None
     allow_unknown: bool
+    keep_going: bool = False
 
     def load(self) -> EvaluationScorer:
+        show_loading(self.folder)
         from transformers.utils import logging
 
         from pushdown_lm.evals.sharding import processes
@@ -339,7 +406,7 @@ def _evaluate(
     evaluation: Callable[..., _Report],
     *,
     label: str,
-    total: int,
+    placed: Sequence[tuple[str, Any]],
     options: dict[str, Any],
     out: Path | None,
     cache: Path | None,
@@ -347,21 +414,48 @@ def _evaluate(
     """Run an evaluation with the help of all processes; the main one remembers and reports.
 
     It is called with the model's scorer, the same behind cache and processes, and with the options
-    `chunk_size` and `progress`.
+    `chunk_size` and `progress`. All sentences, with their places, are checked first.
     """
+    if cache is None and out is not None:
+        cache = out.with_name(f"{out.stem}.scores.jsonl")
+    _check_outputs(out, cache)
+    from pushdown_lm.evals.readable import ReadableScorer, check_readable
     from pushdown_lm.evals.sharding import processes, sharded
     from pushdown_lm.search.scorer import ScoreCache
 
     loaded = model.load()
+    unreadable: set[Any] = set()
+    if processes().is_main_process:
+        unreadable = check_readable(
+            loaded,
+            placed,
+            keep_going=model.keep_going,
+            report=lambda message: print(f"pushdown: {message}", file=sys.stderr),
+        )
+    total = len({sentence for _, sentence in placed})
+    if total and len(unreadable) == total:
+        raise PushdownError(f"expected sentences that the model can read, all {total} are not")
     with sharded(loaded) as shared:
         if shared is None:
             return
-        scorer = shared if cache is None else ScoreCache(shared, cache)
+        scorer: Any = shared if cache is None else ScoreCache(shared, cache)
+        scorer = ReadableScorer(scorer, unreadable) if unreadable else scorer
         with sentence_progress(label, total) as progress:
             report = evaluation(
                 loaded, scorer, chunk_size=CHUNK * processes().num_processes, progress=progress
             )
         _publish(report.to_json(), report.table(), options, out)
+    if unreadable:
+        raise typer.Exit(EXIT_SOME_FAILED)
+
+
+def _check_outputs(*paths: Path | None) -> None:
+    """Find out now, not after hours, whether the results can be written."""
+    from pushdown_lm.files import check_writable
+
+    for path in paths:
+        if path is not None:
+            check_writable(path)
 
 
 def _publish(
@@ -392,12 +486,27 @@ def _listed(facts: dict[str, Any]) -> str:
     return "; ".join(f"{name.replace('_', ' ')}: {value}" for name, value in facts.items())
 
 
-def _read_lines(path: Path) -> list[str]:
+def _placed_trees(paths: Sequence[Path], limit: int | None) -> list[tuple[str, Tree]]:
+    """The trees of files, each with its file and its number there."""
+    from pushdown_lm.trees import read_trees
+
+    placed = (
+        (f"{path}, tree {number}", tree)
+        for path in paths
+        for number, tree in enumerate(read_trees(path), start=1)
+    )
+    return list(islice(placed, limit))
+
+
+def _read_lines(path: Path) -> list[tuple[str, str]]:
+    """The lines of a file with their places; trees, which need `--trees`, are refused."""
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise PushdownError(f"{path}: expected UTF-8, {error}") from None
-    return [line.strip() for line in lines if line.strip()]
+    if lines and all(re.match(r"\s*\(.*\(.*\)\s*\)\s*$", line) for line in lines[:3]):
+        raise PushdownError(f"{path}:1: expected sentences, found trees; --trees reads them")
+    return [(f"{path}:{number}", line.strip()) for number, line in enumerate(lines, start=1)]
 
 
 def _names(folders: Sequence[Path]) -> list[str]:

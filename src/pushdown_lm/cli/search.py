@@ -7,6 +7,7 @@ out, the rest is still processed, and the exit code is 1.
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import sys
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 CHUNK = 256
 """Lines that are sorted by length and searched before their results are written."""
 EXIT_SOME_FAILED = 1
+DEFAULT_THRESHOLD = 10.0
+"""Nats below the best parse at which a parse is dropped: a share of 0.00005 of its probability."""
 
 
 class TableFormat(StrEnum):
@@ -58,8 +61,10 @@ Output = Annotated[
 ]
 Beam = Annotated[int, typer.Option(min=1, help="Parses that search keeps for a sentence.")]
 Threshold = Annotated[
-    float | None,
-    typer.Option(metavar="NATS", help="Drop parses this far below the best one, for speed."),
+    float, typer.Option(metavar="NATS", help="Drop parses this far below the best one, for speed.")
+]
+Exact = Annotated[
+    bool, typer.Option("--exact", help="No threshold: --beam 300 --exact is the paper's search.")
 ]
 Pretokenised = Annotated[
     bool,
@@ -86,7 +91,8 @@ def score(
         bool, typer.Option("--tree", help="The input holds trees: give log p(x, y) of each.")
     ] = False,
     beam: Beam = 300,
-    threshold: Threshold = None,
+    threshold: Threshold = DEFAULT_THRESHOLD,
+    exact: Exact = False,
     pretokenised: Pretokenised = False,
     allow_unknown: AllowUnknown = False,
     keep_going: KeepGoing = False,
@@ -95,13 +101,15 @@ def score(
     """Log-probabilities of sentences, summed over parses, in bits.
 
     EOS is scored as one more token and one more word. The exact log2 p(x) lies between `log2_prob`
-    and `log2_prob + bound_bits`; `lost_bits` estimates how much the beam left out.
+    and `log2_prob + bound_bits`; `lost_bits` estimates how much the beam and the threshold left
+    out.
 
     pushdown score runs/demo/seed0/demo/model sentences.txt
 
     echo '(S (NP the dog) sleeps)' | pushdown score runs/demo/seed0/demo/model --tree
     """
-    scorer = _load(model, beam, threshold, allow_unknown)
+    _check_output(out)
+    scorer = _load(model, beam, None if exact else threshold, allow_unknown)
     failures = _Failures(keep_going)
     with _output(out) as file:
         rows = (
@@ -109,7 +117,7 @@ def score(
             if tree
             else _marginal_rows(scorer, sentences, pretokenised, failures)
         )
-        _write_table(rows, file, format)
+        _write_table(rows, JOINT_COLUMNS if tree else MARGINAL_COLUMNS, file, format)
     failures.exit()
 
 
@@ -118,8 +126,12 @@ def surprisal(
     sentences: Input = Path("-"),
     out: Output = None,
     unit: Annotated[Unit, typer.Option(help="A row for each token or for each word.")] = Unit.token,
+    raw: Annotated[
+        bool, typer.Option("--raw-tokens", help="Tokens as the vocabulary writes them: Ġdog.")
+    ] = False,
     beam: Beam = 300,
-    threshold: Threshold = None,
+    threshold: Threshold = DEFAULT_THRESHOLD,
+    exact: Exact = False,
     pretokenised: Pretokenised = False,
     allow_unknown: AllowUnknown = False,
     keep_going: KeepGoing = False,
@@ -131,9 +143,15 @@ def surprisal(
     before a word belongs to it. The first word has its surprisal after BOS, and EOS has a row of
     its own at the end. Sentences are numbered by their lines, tokens from 1.
 
+    Tokens are shown as text, without the space before them; a token that is a part of a character
+    only, and all tokens with `--raw-tokens`, as the vocabulary writes them. Tables are
+    tab-separated, with fields that hold quotes quoted as CSV files do; `--format jsonl` has one
+    object per line.
+
     pushdown surprisal runs/demo/seed0/demo/model sentences.txt --unit word > surprisals.tsv
     """
-    scorer = _load(model, beam, threshold, allow_unknown)
+    _check_output(out)
+    scorer = _load(model, beam, None if exact else threshold, allow_unknown)
     failures = _Failures(keep_going)
     with _output(out) as file:
         analyses = _analyse(scorer, sentences, pretokenised, failures, "Surprisals")
@@ -141,9 +159,9 @@ def surprisal(
             {"sentence_id": line, "token_id": number, "token": text, "surprisal": bits}
             for line, analysis in analyses
             if analysis is not None
-            for number, (text, bits) in enumerate(_units(analysis, unit), start=1)
+            for number, (text, bits) in enumerate(_units(scorer, analysis, unit, raw), start=1)
         )
-        _write_table(rows, file, format)
+        _write_table(rows, SURPRISAL_COLUMNS, file, format)
     failures.exit()
 
 
@@ -156,7 +174,8 @@ def parse(
         bool, typer.Option("--posteriors", help="The probability of each constituent.")
     ] = False,
     beam: Beam = 300,
-    threshold: Threshold = None,
+    threshold: Threshold = DEFAULT_THRESHOLD,
+    exact: Exact = False,
     pretokenised: Pretokenised = False,
     allow_unknown: AllowUnknown = False,
     keep_going: KeepGoing = False,
@@ -173,7 +192,8 @@ def parse(
 
     pushdown parse runs/demo/seed0/demo/model sentences.txt --n-best 5 --posteriors
     """
-    scorer = _load(model, beam, threshold, allow_unknown)
+    _check_output(out)
+    scorer = _load(model, beam, None if exact else threshold, allow_unknown)
     failures = _Failures(keep_going)
     write = {
         TreeFormat.brackets: _write_brackets,
@@ -199,7 +219,9 @@ def generate(
     top_p: Annotated[
         float | None, typer.Option(help="Draw among the best tokens of this total probability.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Equal seeds give equal samples.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Of all samples; more of them (--count) leave the first ones alone.")
+    ] = 0,
     batch: Annotated[int, typer.Option(min=1, help="Samples drawn at once.")] = 64,
     beam: Beam = 300,
     format: Annotated[TreeFormat, typer.Option()] = TreeFormat.text,
@@ -216,18 +238,21 @@ def generate(
     from pushdown_lm.console import progress
     from pushdown_lm.search.sampling import logits_processors, sample
 
+    _check_output(out)
     scorer = _load(model, beam, None, allow_unknown=False)
     processors = logits_processors(scorer.model, temperature=temperature, top_k=top_k, top_p=top_p)
     prompts = [scorer.encode(text).ids if text else () for text in prompt or [""]]
-    wanted = [ids for ids in prompts for _ in range(count)]
+    wanted = [(ids, (at, number)) for at, ids in enumerate(prompts) for number in range(count)]
     with _output(out) as file, progress("Sampling", len(wanted), "samples") as advance:
         for start in range(0, len(wanted), batch):
+            chosen = wanted[start : start + batch]
             samples = sample(
                 scorer.model,
-                wanted[start : start + batch],
+                [ids for ids, _ in chosen],
                 max_tokens=max_tokens,
                 processors=processors,
-                seed=seed + start,
+                seed=seed,
+                streams=[stream for _, stream in chosen],
                 beam=beam,
             )
             for drawn in samples:
@@ -258,6 +283,9 @@ class _Failures:
 
 
 def _load(folder: Path, beam: int, threshold: float | None, allow_unknown: bool) -> PushdownScorer:
+    from pushdown_lm.console import show_loading
+
+    show_loading(folder)
     from transformers.utils import logging
 
     from pushdown_lm.search.pushdown_scorer import PushdownScorer
@@ -377,22 +405,46 @@ def _joint_rows(
             advance()
 
 
-def _units(analysis: Analysis, unit: Unit) -> list[tuple[str, float]]:
+def _units(
+    scorer: PushdownScorer, analysis: Analysis, unit: Unit, raw: bool
+) -> list[tuple[str, float]]:
     if unit is Unit.word:
         return analysis.words
-    return [(token.text, token.surprisal) for token in analysis.tokens]
+    texts = [token.text for token in analysis.tokens]
+    if not raw:
+        shown = [scorer.tokenizer.decode([token]).strip() for token in analysis.sentence.ids]
+        texts = [
+            text if text and "\ufffd" not in text else token
+            for text, token in zip([*shown, ""], texts, strict=True)
+        ]
+    return list(zip(texts, [token.surprisal for token in analysis.tokens], strict=True))
 
 
-def _write_table(rows: Iterator[dict[str, Any]], file: IO[str], format: TableFormat) -> None:
-    header = False
-    for row in rows:
-        if format is TableFormat.jsonl:
+UNIT_COLUMNS = ("bits_per_token", "bits_per_word", "tokens", "words")
+MARGINAL_COLUMNS = (
+    "sentence_id",
+    "log2_prob",
+    *UNIT_COLUMNS,
+    "bound_bits",
+    "lost_bits",
+    "entries",
+)
+JOINT_COLUMNS = ("sentence_id", "log2_joint", *UNIT_COLUMNS)
+SURPRISAL_COLUMNS = ("sentence_id", "token_id", "token", "surprisal")
+
+
+def _write_table(
+    rows: Iterator[dict[str, Any]], columns: Sequence[str], file: IO[str], format: TableFormat
+) -> None:
+    """Rows as JSON lines, or as a table with a header, quoted as the `csv` module does."""
+    if format is TableFormat.jsonl:
+        for row in rows:
             print(_json(row), file=file)
-            continue
-        if not header:
-            print(*row, sep="\t", file=file)
-            header = True
-        print(*map(_cell, row.values()), sep="\t", file=file)
+        return
+    table = csv.writer(file, delimiter="\t", lineterminator="\n")
+    table.writerow(columns)
+    for row in rows:
+        table.writerow([_cell(row[column]) for column in columns])
 
 
 def _cell(value: object) -> str:
@@ -500,6 +552,14 @@ def _write_sample(file: IO[str], scorer: PushdownScorer, drawn: Any, format: Tre
         print("" if tree is None else draw(tree), end="\n\n", file=file)
 
 
+def _check_output(path: Path | None) -> None:
+    """Find out now, not after hours, whether the results can be written."""
+    from pushdown_lm.files import check_writable
+
+    if path is not None:
+        check_writable(path)
+
+
 @contextmanager
 def _output(path: Path | None) -> Iterator[IO[str]]:
     from pushdown_lm.files import atomic_write
@@ -508,4 +568,24 @@ def _output(path: Path | None) -> Iterator[IO[str]]:
         yield sys.stdout
     else:
         with atomic_write(path) as file:
-            yield file
+            try:
+                yield file
+            except KeyboardInterrupt:
+                _keep_unfinished(path, file)
+                raise
+
+
+def _keep_unfinished(path: Path, file: IO[str]) -> None:
+    """What was written before Ctrl-C, beside the place of the whole."""
+    from pushdown_lm.files import atomic_write
+
+    if path.exists() and not path.is_file():
+        return
+    file.flush()
+    with open(file.fileno(), encoding="utf-8", closefd=False) as written:
+        written.seek(0)
+        text = written.read()
+    unfinished = path.with_name(f"{path.name}.partial")
+    with atomic_write(unfinished) as kept:
+        kept.write(text[: text.rfind("\n") + 1])
+    print(f"pushdown: what is done so far is in {unfinished}", file=sys.stderr)

@@ -7,11 +7,19 @@ from typing import Annotated
 
 import typer
 
+from pushdown_lm.errors import PushdownError
+
 
 def train(
-    recipe: Annotated[str, typer.Argument(help="The name of a recipe, or a YAML file.")],
-    data: Annotated[Path, typer.Option(help="A dataset made by `pushdown data build`.")],
     out: Annotated[Path, typer.Option(help="The run folder; new, unless --resume.")],
+    recipe: Annotated[
+        str | None,
+        typer.Argument(help="The name of a recipe, or a YAML file; with --resume, the run's own."),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="A dataset made by `pushdown data build`; with --resume, the run's own."),
+    ] = None,
     overrides: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Override a key: training.lr=1e-3."),
@@ -21,29 +29,46 @@ def train(
 ) -> None:
     """Train a model as a recipe says.
 
-    Ctrl-C and SIGTERM save a checkpoint first; the same command with --resume resumes from it.
+    Ctrl-C and SIGTERM save a checkpoint first. With --resume a run goes on by its own recipe and
+    data, which need not be given again; what is given again must agree.
 
     pushdown train demo --data runs/demo/seed0/data --out runs/mine --set training.lr=1e-3
+
+    pushdown train --out runs/mine --resume
 
     torchrun --nproc-per-node 8 --no-python pushdown train bllip-lg --data data/wsj
     --out runs/wsj
     """
-    from accelerate import PartialState  # type: ignore[import-untyped]
+    if not resume and (recipe is None or data is None):
+        missing = "the name of a recipe" if recipe is None else "--data"
+        raise PushdownError(f"expected {missing}; only --resume finds it in the run folder")
 
     from pushdown_lm.console import error_console
     from pushdown_lm.data.dataset import load_data
     from pushdown_lm.training.recipe import load_recipe
-    from pushdown_lm.training.run import Interrupted, run_recipe
+    from pushdown_lm.training.run import (
+        Interrupted,
+        is_main_process,
+        run_recipe,
+        started_data,
+        started_recipe,
+    )
 
     settings = list(overrides or [])
     if seed is not None:
         settings.append(f"training.seed={seed}")
-    chosen = load_recipe(recipe, settings)
+    if resume:
+        chosen = started_recipe(out, recipe, settings)
+        data = data or started_data(out)
+    else:
+        assert recipe is not None
+        chosen = load_recipe(recipe, settings)
+    assert data is not None
     try:
         metrics = run_recipe(chosen, load_data(data), out, resume=resume)
     except Interrupted as interruption:
         error_console().print(f"pushdown: {interruption}")
         raise typer.Exit(interruption.exit_code) from None
-    if PartialState().is_main_process:
+    if is_main_process():
         for name, value in metrics.items():
             typer.echo(f"{name}\t{value:.6g}")

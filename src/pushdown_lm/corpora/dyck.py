@@ -317,7 +317,7 @@ def _write_splits(
     from pushdown_lm.data.example_files import ExampleWriter
     from pushdown_lm.data.tokenization import EncoderSettings
 
-    settings = EncoderSettings.of(tokenizer, restore_text=False, allow_unknown=False)
+    settings = EncoderSettings.of(tokenizer, allow_unknown=False)
     ids = symbol_ids(tokenizer, language)
     digests, splits, sources = [], {}, []
     for number, (split, count) in enumerate(options["counts"].items()):

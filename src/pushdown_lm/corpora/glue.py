@@ -30,7 +30,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pushdown_lm.data.tokenization import detokenize
+from pushdown_lm.data.text import detokenize
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.trees import read_trees
 
@@ -140,9 +140,14 @@ def _rows(path: Path) -> Iterator[tuple[str, list[str]]]:
     """The rows of a tab-separated file with their places."""
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
-        for row in reader:
-            if row:
-                yield f"{path}:{reader.line_num}", row
+        try:
+            for row in reader:
+                if row:
+                    yield f"{path}:{reader.line_num}", row
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise TaskError(
+                f"{path}:{reader.line_num + 1}: expected a table in UTF-8: {error}"
+            ) from None
 
 
 def _table(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, list[str]]]:

@@ -16,7 +16,7 @@ import random
 import shutil
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, groupby, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,14 +44,14 @@ from pushdown_lm.data.encoding import (
     pack_windows,
 )
 from pushdown_lm.data.example_files import ExampleWriter
+from pushdown_lm.data.text import RULE_KEY, TextRule
 from pushdown_lm.data.tokenization import (
     EncoderSettings,
     TokenizerChoice,
     check_keeps_spaces,
-    detokenize,
     is_word_level,
     load_tokenizer,
-    separate,
+    text_rule,
     train_bpe,
     train_word_vocabulary,
 )
@@ -82,7 +82,8 @@ class DataOptions:
     binarize: Binarization = "right"
     """How constituents of more than two children become binary."""
     detokenize: bool | None = None
-    """Whether words are put back into running text; None: unless tokens are whole words."""
+    """Whether words are put back into running text; None: unless tokens are whole words, or the
+    tokenizer comes with a model that was trained otherwise."""
     allow_unknown: bool = False
     """Whether words outside the vocabulary are `<unk>`; `word:min_count=N` implies it."""
     split: tuple[float, float, float] | None = None
@@ -97,14 +98,17 @@ class DataOptions:
     def __post_init__(self) -> None:
         for name in ("window", "max_length"):
             length = getattr(self, name)
-            if length is not None and length < 3:
-                raise DataError(f"{name}: expected at least 3 (BOS, a word, EOS), got {length}")
+            if length is not None and not 3 <= length < 2**31:
+                raise DataError(
+                    f"{name}: expected at least 3 (BOS, a word, EOS) and fewer than 2^31 tokens, "
+                    f"got {length}"
+                )
         for name, allowed in (("binarize", ("right", "left")), ("errors", ("raise", "skip"))):
             if getattr(self, name) not in allowed:
                 raise DataError(f"{name}: expected one of {allowed}, got {getattr(self, name)!r}")
         if self.split is not None and (
             len(self.split) != 3
-            or min(self.split) < 0
+            or not all(0 <= share <= 1 for share in self.split)
             or self.split[0] == 0
             or abs(sum(self.split) - 1) > 1e-6
         ):
@@ -137,19 +141,20 @@ def build_data(
     corpus = _open_sources(sources, options)
     choice = TokenizerChoice.parse(options.tokenizer)
     given = None if choice.folder is None else load_tokenizer(choice.folder)
-    key = _build_key(corpus, options, given)
+    rule = _text_rule(options, choice, given)
+    key = _build_key(corpus, options, given, rule)
     if not overwrite and (folder / CARD).exists():
-        if read_card(folder).get("key") == key:
+        if read_card(folder).get("key") in (key, _build_key(corpus, options, given, None)):
             return load_data(folder)
         raise DataError(
-            f"{folder}: holds a dataset of other sources or options; choose another folder or "
-            "overwrite it"
+            f"{folder}: holds a dataset of other sources or options; choose another folder, or "
+            "replace it with --overwrite (overwrite=True)"
         )
     partial = folder / ".partial"
     _start(folder, partial, key)
 
-    tokenizer, num_trees = _tokenizer(corpus, options, choice, given, partial)
-    encoder = _chunk_encoder(tokenizer, options, choice)
+    tokenizer, num_trees = _tokenizer(corpus, options, choice, given, rule, partial)
+    encoder = _chunk_encoder(tokenizer, options, choice, rule)
     shards = _encode(corpus, options, encoder, partial, processes, num_trees)
     card = _assemble(shards, corpus, options, encoder, partial)
     card = {"format_version": FORMAT_VERSION, "key": key, **card}
@@ -228,14 +233,18 @@ def _files(pattern: StrPath) -> list[str]:
 
 
 def _build_key(
-    corpus: list[_Source], options: DataOptions, given: PreTrainedTokenizerFast | None
+    corpus: list[_Source],
+    options: DataOptions,
+    given: PreTrainedTokenizerFast | None,
+    rule: TextRule | None,
 ) -> str:
-    """SHA-256 of all that the content follows from."""
+    """SHA-256 of all that the content follows from; without a rule, as before there were any."""
     described = asdict(options)
     if given is not None:
         described["tokenizer"] = given.backend_tokenizer.to_str()
     contents = [(source.split, source.sha256) for source in corpus]
-    return sha256(json.dumps([FORMAT_VERSION, described, contents]))
+    parts = [FORMAT_VERSION, described, contents]
+    return sha256(json.dumps(parts if rule is None else [*parts, asdict(rule)]))
 
 
 # ------------------------------------------------------------------ the folder
@@ -249,10 +258,19 @@ def _start(folder: Path, partial: Path, key: str) -> None:
     if folder.exists() and not is_ours and any(folder.iterdir()):
         raise DataError(f"{folder}: expected a new or empty folder, found other files in it")
     manifest = partial / "manifest.json"
-    if not manifest.exists() or json.loads(manifest.read_text(encoding="utf-8")) != {"key": key}:
+    if _read_key(manifest) != key:
         shutil.rmtree(partial, ignore_errors=True)
         (partial / "shards").mkdir(parents=True)
         write_json(manifest, {"key": key})
+
+
+def _read_key(manifest: Path) -> str | None:
+    """The key of an interrupted build; None if there is none that can be read."""
+    try:
+        found = json.loads(manifest.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found.get("key") if isinstance(found, dict) else None
 
 
 def _finish(folder: Path, partial: Path, card: dict[str, Any]) -> None:
@@ -286,6 +304,7 @@ def _tokenizer(
     options: DataOptions,
     choice: TokenizerChoice,
     given: PreTrainedTokenizerFast | None,
+    rule: TextRule,
     partial: Path,
 ) -> tuple[PreTrainedTokenizerFast, int | None]:
     """The tokenizer, trained if need be, and the number of trees if they have been counted."""
@@ -295,14 +314,15 @@ def _tokenizer(
             check_keeps_spaces(given, options.tokenizer)
             tokenizer = given
         else:
-            tokenizer, num_trees = _train_tokenizer(corpus, options, choice)
+            tokenizer, num_trees = _train_tokenizer(corpus, options, choice, rule)
+        rule.save_in(tokenizer)
         tokenizer.save_pretrained(partial / "tokenizer.new")
         os.replace(partial / "tokenizer.new", partial / "tokenizer")
     return load_tokenizer(partial / "tokenizer"), num_trees
 
 
 def _train_tokenizer(
-    corpus: list[_Source], options: DataOptions, choice: TokenizerChoice
+    corpus: list[_Source], options: DataOptions, choice: TokenizerChoice, rule: TextRule
 ) -> tuple[PreTrainedTokenizerFast, int]:
     with progress("Training the tokenizer", None, "trees") as advance:
         num_trees = 0
@@ -319,22 +339,45 @@ def _train_tokenizer(
 
         if choice.vocab_size is None:
             return train_word_vocabulary(training_words(), choice.min_count or 1), num_trees
-        surfaces = separate if options.detokenize is False else detokenize
-        return train_bpe(map(surfaces, training_words()), choice.vocab_size), num_trees
+        return train_bpe(map(rule.surfaces, training_words()), choice.vocab_size), num_trees
+
+
+def _text_rule(
+    options: DataOptions, choice: TokenizerChoice, given: PreTrainedTokenizerFast | None
+) -> TextRule:
+    """How words become tokens: by the rule of the tokenizer's model, if it comes with one."""
+    if choice.kind == "word" or (given is not None and is_word_level(given)):
+        if options.detokenize:
+            raise DataError("detokenize: the tokens of a word vocabulary are words; keep them")
+        return TextRule("tokenized", "word")
+    rule = TextRule("detokenized", "sentence")
+    if given is not None and (RULE_KEY in given.init_kwargs or _is_of_pushdown_model(choice)):
+        rule = text_rule(given)
+    if options.detokenize is not None:
+        rule = replace(rule, text="detokenized" if options.detokenize else "tokenized")
+    return rule
+
+
+def _is_of_pushdown_model(choice: TokenizerChoice) -> bool:
+    """Whether a tokenizer's folder holds a Pushdown model, trained before there were rules."""
+    assert choice.folder is not None
+    try:
+        config = json.loads((choice.folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and config.get("model_type") == "pushdown"
 
 
 def _chunk_encoder(
-    tokenizer: PreTrainedTokenizerFast, options: DataOptions, choice: TokenizerChoice
+    tokenizer: PreTrainedTokenizerFast,
+    options: DataOptions,
+    choice: TokenizerChoice,
+    rule: TextRule,
 ) -> ChunkEncoder:
-    restore_text = options.detokenize
-    if is_word_level(tokenizer):
-        if restore_text:
-            raise DataError("detokenize: the tokens of a word vocabulary are words; keep them")
-        restore_text = False
     settings = EncoderSettings.of(
         tokenizer,
-        restore_text=restore_text is not False,
         allow_unknown=options.allow_unknown or choice.min_count is not None,
+        rule=rule,
     )
     lengths = [length for length in (options.window, options.max_length) if length is not None]
     return ChunkEncoder(settings, options.binarize, min(lengths, default=None), options.errors)
@@ -422,7 +465,8 @@ def _assemble(
         "eos_token_id": settings.eos_id,
         "pad_token_id": tokenizer.pad_token_id,
         "unk_token_id": settings.unknown_id,
-        "text": "detokenized" if settings.restore_text else "tokenized",
+        "text": settings.rule.text,
+        "unit": settings.rule.unit,
         "window": options.window,
         "sources": [
             {

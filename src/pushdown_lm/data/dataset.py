@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pushdown_lm.data.encoding import DataError
 from pushdown_lm.data.example_files import ContentDigest
+from pushdown_lm.data.text import TextRule
 from pushdown_lm.data.tokenization import EncoderSettings, load_tokenizer
 
 if TYPE_CHECKING:
@@ -54,8 +55,12 @@ class Data:
 
     def verify(self) -> None:
         """Read everything and compare it with the fingerprint: an error if a byte has changed."""
-        digests = [ContentDigest.of(*item).hexdigest() for item in self.splits.items()]
-        settings = EncoderSettings.of(self.tokenizer, restore_text=True, allow_unknown=True)
+        try:
+            digests = [ContentDigest.of(*item).hexdigest() for item in self.splits.items()]
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            detail = " ".join(str(error).split())[:200] or type(error).__name__
+            raise DataError(f"{self.folder}: damaged, cannot be read: {detail}") from error
+        settings = EncoderSettings.of(self.tokenizer, allow_unknown=True)
         found = fingerprint(settings.tokenizer, digests)
         if found != self.fingerprint:
             raise DataError(
@@ -71,12 +76,14 @@ def load_data(folder: str | os.PathLike[str]) -> Data:
         if not (folder / name).is_dir():
             raise DataError(f"{folder / name}: named in card.json, but absent")
     splits = {name: _load_split(folder / name) for name in card["splits"]}
+    tokenizer = load_tokenizer(folder / "tokenizer")
+    TextRule(card["text"], card.get("unit", "word")).save_in(tokenizer)
     return Data(
         folder=folder,
         train=splits["train"],
         valid=splits.get("valid"),
         test=splits.get("test"),
-        tokenizer=load_tokenizer(folder / "tokenizer"),
+        tokenizer=tokenizer,
         card=card,
     )
 
@@ -85,11 +92,16 @@ def _load_split(folder: Path) -> Dataset:
     from datasets import load_from_disk
 
     try:
-        return load_from_disk(str(folder))
-    except (OSError, ValueError, KeyError) as error:
+        dataset = load_from_disk(str(folder))
+    except Exception as error:  # whatever a damaged file makes of it
+        detail = " ".join(str(error).split())[:200] or type(error).__name__
         raise DataError(
-            f"{folder}: expected an Arrow dataset, found a damaged one: {error}"
-        ) from None
+            f"{folder}: expected an Arrow dataset, found a damaged one: {detail}"
+        ) from error
+    for name in ("input_ids", "attachments", "length"):
+        if name not in dataset.column_names:
+            raise DataError(f"{folder}: expected a column {name}, found {dataset.column_names}")
+    return dataset
 
 
 def read_card(folder: Path) -> dict[str, Any]:
@@ -99,11 +111,42 @@ def read_card(folder: Path) -> dict[str, Any]:
     try:
         card = json.loads(path.read_text(encoding="utf-8"))
         version = card["format_version"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise DataError(f"{path}: expected the card of a dataset, found other content") from None
     if version != FORMAT_VERSION:
-        raise DataError(f"{path}: expected format version {FORMAT_VERSION}, found {version}")
+        raise DataError(f"{path}: expected format version {FORMAT_VERSION}, found {version!r:.40}")
+    _check_card(path, card)
     return card
+
+
+_CARD_FIELDS: dict[str, type | tuple[type, ...]] = {
+    "fingerprint": str,
+    "splits": dict,
+    "sources": list,
+    "tokenizer": str,
+    "vocab_size": int,
+    "text": str,
+    "window": (int, type(None)),
+}
+_COUNTS = ("examples", "sentences", "words", "tokens", "longest_example", "max_depth")
+
+
+def _check_card(path: Path, card: dict[str, Any]) -> None:
+    """Refuse a card that was damaged or written by hand; the splits are folders beside it."""
+    for name, kind in _CARD_FIELDS.items():
+        if not isinstance(card.get(name), kind):
+            raise DataError(f"{path}: {name}: expected a dataset's, found {card.get(name)!r:.40}")
+    if "train" not in card["splits"] or not card["splits"].keys() <= set(SPLITS):
+        raise DataError(
+            f"{path}: splits: expected train, with valid and test if any, found "
+            f"{list(card['splits'])!r:.80}"
+        )
+    if card["text"] not in ("detokenized", "tokenized"):
+        raise DataError(f"{path}: text: expected detokenized or tokenized, found {card['text']!r}")
+    for split, counts in card["splits"].items():
+        for name in _COUNTS:
+            if not isinstance(counts, dict) or not isinstance(counts.get(name), int):
+                raise DataError(f"{path}: splits.{split}.{name}: expected a number, found none")
 
 
 def fingerprint(tokenizer: str, digests: Iterable[str]) -> str:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from pushdown_lm.data.tokenization import EncoderSettings, UnusableTreeError, WordEncoder
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.files import atomic_write
-from pushdown_lm.trees import Errors, Span, Tree
+from pushdown_lm.trees import Errors, Span, Tree, drop_words
 from pushdown_lm.trees.oracle import attachments_from_tree, join_windows
 
 Binarization = Literal["right", "left"]
@@ -72,6 +72,16 @@ def attach_pieces(attachments: Sequence[int], piece_counts: Sequence[int]) -> li
         tokens.append(first if attachment == word else last[attachment])
     tokens.append(0)
     return tokens
+
+
+def attach_tokens(
+    tree: Tree, piece_counts: Sequence[int], binarize: Binarization = "right"
+) -> list[int]:
+    """Attachments of the tokens of a tree; words without tokens of their own are left out."""
+    if not all(piece_counts):
+        tree = drop_words(tree, [count > 0 for count in piece_counts])
+        piece_counts = [count for count in piece_counts if count]
+    return attach_pieces(attachments_from_tree(tree, binarize), piece_counts)
 
 
 def check_spans(spans: Sequence[Span], num_words: int) -> None:
@@ -152,6 +162,8 @@ class Tally:
     unknown_words: int = 0
     differing_sentences: int = 0
     """Sentences whose ids differ from those of their whole text."""
+    merged_words: int = 0
+    """Words without a token of their own: the one of the word before contains them."""
     skipped: Counter[str] = field(default_factory=Counter)
     depths: Counter[int] = field(default_factory=Counter)
     stack_sizes: Counter[int] = field(default_factory=Counter)
@@ -221,7 +233,7 @@ class ChunkEncoding:
         texts: list[str] = []
         for index, (words, spans) in zip(chunk.indices, chunk.trees, strict=True):
             try:
-                sentence, surfaces, shape = self._encode(words, spans)
+                sentence, surfaces, shape, merged = self._encode(words, spans)
             except UnusableTreeError as error:
                 if self.options.errors == "raise":
                     raise DataError(f"{chunk.source}, tree {index}: {error}") from None
@@ -233,26 +245,28 @@ class ChunkEncoding:
             sentences.append(sentence)
             texts.append("".join(surfaces))
             tally.words += len(words)
+            tally.merged_words += merged
             tally.depths[shape.depth] += 1
             tally.stack_sizes[shape.stack_size] += 1
-        for sentence, ids in zip(sentences, self.encoder.encode_texts(texts), strict=True):
-            tally.differing_sentences += sentence.input_ids[1:-1] != ids
+        if self.options.settings.rule.unit == "word":
+            for sentence, ids in zip(sentences, self.encoder.encode_texts(texts), strict=True):
+                tally.differing_sentences += sentence.input_ids[1:-1] != ids
         return self._shard(sentences, tally)
 
     def _encode(
         self, words: Sequence[str], spans: Sequence[Span]
-    ) -> tuple[Sentence, list[str], ParseShape]:
+    ) -> tuple[Sentence, list[str], ParseShape, int]:
         if not words:
             raise UnusableTreeError("no words", "expected a tree with words, found none")
         check_spans(spans, len(words))
         surfaces = self.encoder.surfaces(words)
         pieces = self.encoder(surfaces)
         settings = self.options.settings
-        of_words = attachments_from_tree(Tree(words, spans), self.options.binarize)
-        attachments = attach_pieces(of_words, list(map(len, pieces)))
+        counts = list(map(len, pieces))
+        attachments = attach_tokens(Tree(words, spans), counts, self.options.binarize)
         shape = parse_shape(attachments)
         ids = [settings.bos_id, *chain.from_iterable(pieces), settings.eos_id]
-        return Sentence(ids, attachments), surfaces, shape
+        return Sentence(ids, attachments), surfaces, shape, counts.count(0)
 
     def _shard(self, sentences: list[Sentence], tally: Tally) -> Shard:
         lengths = _integers([len(sentence.input_ids) for sentence in sentences])

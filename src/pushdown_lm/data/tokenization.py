@@ -1,35 +1,60 @@
-"""Words of trees to token ids, so that no token ever crosses the border of a tree's word.
+"""Words of trees to token ids, by the one rule by which raw text becomes tokens too.
 
-The words of a tree are put back into running text (:func:`detokenize`), each with the white space
-that stands before it, and every word is encoded by itself:
+The words of a tree are put back into running text (:mod:`pushdown_lm.data.text`), the sentence is
+encoded as a whole, and each token belongs to the word that it starts in:
 
-    words       do      n't     (       go      )       ``      now     ''
-    in text     "do"    "n't"   " ("    "go"    ")"     ' "'    "now"   '"'
+    words       It      has     n't     (       yet     )       .       ''
+    in text     "It"    " has"  "n't"   " ("    "yet"   ")"     "."     '"'
+    GPT-2's     It      Ġhasn   't      Ġ(      yet     )       ."
 
-So each token belongs to one word by construction. The ids are those of the whole text wherever the
-tokenizer's own pre-tokeniser splits at the borders of words. The BPE trained here splits where the
-Penn Treebank does (`do|n't`, one punctuation mark at a time), so the two agree but for a few
-sentences; GPT-2's does not (`don|'t`, `."`). The card of a dataset counts the sentences that
-differ.
+So training sees the tokens of the raw text, whatever the tokenizer. A word that has no token of its
+own (the quote above) is left out of the tree, and the card of a dataset counts such words. The BPE
+trained here splits where the Penn Treebank does (`do|n't`, one punctuation mark at a time), so that
+there are hardly any.
+
+Older datasets were encoded word by word (`unit` of :class:`~pushdown_lm.data.text.TextRule`), which
+with GPT-2's BPE gives other tokens than the raw text; their models are still read so.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
+from pushdown_lm.data.text import TextRule, detokenize, separate
 from pushdown_lm.errors import PushdownError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
+
+__all__ = [
+    "EncoderSettings",
+    "TextRule",
+    "TokenizationError",
+    "TokenizerChoice",
+    "UnusableTreeError",
+    "WordEncoder",
+    "check_keeps_spaces",
+    "detokenize",
+    "is_word_level",
+    "load_tokenizer",
+    "model_tokenizer",
+    "separate",
+    "text_rule",
+    "train_bpe",
+    "train_word_vocabulary",
+]
 
 BOS, EOS, PAD, UNKNOWN = "<s>", "</s>", "<pad>", "<unk>"
 """The special tokens of trained tokenizers; a byte-level BPE needs no `<unk>`."""
@@ -53,73 +78,6 @@ class UnusableTreeError(PushdownError):
 
     def __str__(self) -> str:
         return str(self.args[1])
-
-
-# ------------------------------------------------------------------ words in running text
-
-_QUOTES = {"``": '"', "''": '"', "`": "'"}
-_OPENING = frozenset("([{“‘«$£€¥") | {"US$", "C$", "A$", "HK$", "``", "`"}
-_CLOSING = frozenset(".,;:?!%)]}”’»'…") | {"...", "''"}
-_CLITIC = re.compile(r"(?:n['’]t|['’](?:s|re|ve|ll|d|m))", re.IGNORECASE)
-_FUSED = frozenset(
-    {
-        ("gon", "na"),
-        ("wan", "na"),
-        ("got", "ta"),
-        ("gim", "me"),
-        ("lem", "me"),
-        ("'t", "is"),
-        ("'t", "was"),
-        ("d'", "ye"),
-    }
-)
-
-
-def detokenize(words: Sequence[str]) -> list[str]:
-    """The words as they stand in running text, each with the space before it.
-
-    >>> "".join(detokenize(["He", "did", "n't", "say", "``", "no", "''", "(", "twice", ")", "."]))
-    'He didn\\'t say "no" (twice).'
-
-    The rules, for text in the Penn Treebank's tokenisation (whose `-LRB-` and `\\/` are decoded
-    when trees are read):
-
-    - The quotes `` and '' become ", and ` becomes '. A straight " opens and closes in turn;
-      curly quotes show their side; a lone ' closes, as in `the dogs '`.
-    - No space before a closing quote or bracket, before any of . , ; : ? ! % ... nor before a
-      clitic: n't 's 're 've 'll 'd 'm (with ' or ’, in any case).
-    - No space after an opening quote or bracket, nor after a currency sign.
-    - The two halves of a fused word are joined: gon|na, wan|na, got|ta, gim|me, lem|me, 't|is,
-      't|was, d'|ye. `can not` stays, since "can not" is written too.
-    - All else is separated by one space. Dashes and slashes that a corpus cuts off (`well - known`)
-      are not joined: nothing shows which side they belong to.
-    """
-    surfaces: list[str] = []
-    quote_is_open = False
-    joins = True
-    previous = ""
-    for word in words:
-        if word == '"':
-            opens, closes = not quote_is_open, quote_is_open
-            quote_is_open = opens
-        else:
-            opens, closes = word in _OPENING, word in _CLOSING
-        joins = (
-            joins
-            or closes
-            or (_CLITIC.fullmatch(word) is not None)
-            or (previous, word.lower()) in _FUSED
-        )
-        surface = _QUOTES.get(word, word)
-        surfaces.append(surface if joins else " " + surface)
-        joins = opens
-        previous = word.lower()
-    return surfaces
-
-
-def separate(words: Sequence[str]) -> list[str]:
-    """The words as they are, with one space between any two: text that stays tokenised."""
-    return [words[0], *[" " + word for word in words[1:]]]
 
 
 # ------------------------------------------------------------------ tokenizers
@@ -156,13 +114,14 @@ class TokenizerChoice:
     def parse(cls, text: str) -> TokenizerChoice:
         """`bpe:SIZE`, `word`, `word:min_count=N` or the path of a folder."""
         kind, _, argument = text.partition(":")
-        if kind == "bpe" and argument.isdecimal() and int(argument) >= 256 + 3:
+        is_size = re.fullmatch(r"[0-9]{1,8}", argument) is not None
+        if kind == "bpe" and is_size and int(argument) >= 256 + 3:
             return cls("bpe", vocab_size=int(argument))
         if text == "word":
             return cls("word")
-        if match := re.fullmatch(r"word:min_count=([1-9]\d*)", text):
+        if match := re.fullmatch(r"word:min_count=([1-9][0-9]{0,8})", text):
             return cls("word", min_count=int(match[1]))
-        if Path(text).is_dir():
+        if "\0" not in text and Path(text).is_dir():
             return cls("folder", folder=Path(text))
         raise TokenizationError(
             "tokenizer: expected 'bpe:SIZE' with SIZE >= 259 (256 bytes and 3 special tokens), "
@@ -221,11 +180,23 @@ def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerFast:
     if (folder / "tokenizer.json").is_file():
         from transformers import AutoTokenizer
 
-        return _with_special_tokens(AutoTokenizer.from_pretrained(folder), folder)
+        try:
+            loaded = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        except Exception as error:  # whatever a damaged file makes of it
+            detail = " ".join(str(error).split())[:200] or type(error).__name__
+            raise TokenizationError(
+                f"{folder}: not a tokenizer that can be read: {detail}"
+            ) from error
+        return _with_special_tokens(loaded, folder)
     for vocabulary, merges in BPE_FILES:
         if (folder / vocabulary).is_file() and (folder / merges).is_file():
             end = "<|endoftext|>"
-            model = models.BPE.from_file(str(folder / vocabulary), str(folder / merges))
+            try:
+                model = models.BPE.from_file(str(folder / vocabulary), str(folder / merges))
+            except Exception as error:  # tokenizers raises nothing more precise
+                raise TokenizationError(
+                    f"{folder}: not a vocabulary and merges that can be read: {error}"
+                ) from error
             tokenizer = Tokenizer(model)
             tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
             tokenizer.decoder = decoders.ByteLevel()
@@ -263,6 +234,46 @@ def is_word_level(tokenizer: PreTrainedTokenizerFast) -> bool:
     return isinstance(tokenizer.backend_tokenizer.model, models.WordLevel)
 
 
+def text_rule(tokenizer: PreTrainedTokenizerFast) -> TextRule:
+    """How the words of a sentence become the tokens of this tokenizer's model."""
+    return TextRule.of(tokenizer, is_word_level=is_word_level(tokenizer))
+
+
+def model_tokenizer(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
+    """The tokenizer as it is saved with a model, for Transformers' own `generate` and pipelines.
+
+    It puts ROOT before a text, as the model expects, and its tokens decode to text: each word of a
+    word vocabulary with the space before it, so that what follows a prompt can be joined to it.
+    Everything in this library encodes with ``add_special_tokens=False`` and is not affected.
+    """
+    tokenizer = copy.deepcopy(tokenizer)
+    backend = tokenizer.backend_tokenizer
+    bos = str(tokenizer.bos_token)
+    root = processors.TemplateProcessing(
+        single=f"{bos} $A",
+        pair=f"{bos} $A {bos} $B",
+        special_tokens=[(bos, int(tokenizer.bos_token_id))],
+    )
+    kept = [processors.ByteLevel(**options) for options in _byte_level_options(backend)]
+    backend.post_processor = processors.Sequence([*kept, root]) if kept else root
+    if is_word_level(tokenizer):
+        spaced = decoders.Replace(Regex("^"), " ")
+        backend.decoder = decoders.Sequence([spaced, decoders.Fuse()])
+    return tokenizer
+
+
+def _byte_level_options(backend: Tokenizer) -> list[dict[str, bool]]:
+    """Of a post-processor that trims the spaces off byte-level tokens, its options."""
+    described = json.loads(backend.to_str())["post_processor"] or {}
+    parts = described.get("processors", [described])
+    names = ("add_prefix_space", "trim_offsets", "use_regex")
+    return [
+        {name: part[name] for name in names if name in part}
+        for part in parts
+        if part.get("type") == "ByteLevel"
+    ]
+
+
 # ------------------------------------------------------------------ encoding
 
 
@@ -277,14 +288,18 @@ class EncoderSettings:
     unknown_id: int | None
     reserved_ids: frozenset[int]
     """Tokens that no word may contain: BOS, EOS and padding."""
-    restore_text: bool
-    """Whether words are put back into running text, or kept apart by spaces."""
+    rule: TextRule
     allow_unknown: bool
 
     @classmethod
     def of(
-        cls, tokenizer: PreTrainedTokenizerFast, *, restore_text: bool, allow_unknown: bool
+        cls,
+        tokenizer: PreTrainedTokenizerFast,
+        *,
+        allow_unknown: bool,
+        rule: TextRule | None = None,
     ) -> EncoderSettings:
+        """The settings of a tokenizer; the rule is the one saved with it unless given."""
         bos, eos, pad = tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id
         unknown = tokenizer.unk_token_id
         backend = json.loads(tokenizer.backend_tokenizer.to_str())
@@ -295,54 +310,86 @@ class EncoderSettings:
             eos_id=eos,
             unknown_id=None if unknown in (bos, eos, pad) else unknown,
             reserved_ids=frozenset({bos, eos, pad}),
-            restore_text=restore_text,
+            rule=rule or text_rule(tokenizer),
             allow_unknown=allow_unknown,
         )
 
 
 class WordEncoder:
-    """Encodes the words of a tree one by one, from a cache."""
+    """Encodes the words of sentences."""
 
     def __init__(self, settings: EncoderSettings) -> None:
         self.settings = settings
-        self.surfaces = detokenize if settings.restore_text else separate
+        self.surfaces = settings.rule.surfaces
         self._tokenizer = Tokenizer.from_str(settings.tokenizer)
         self._pieces = lru_cache(maxsize=MAX_CACHED_WORDS)(self._encode_surface)
 
     def __call__(self, surfaces: Sequence[str]) -> list[tuple[int, ...]]:
-        """The ids of each word, given as it stands in the text."""
-        return list(map(self._pieces, surfaces))
+        """The ids of each word, given as it stands in the text, by the model's rule.
+
+        Of a sentence that is encoded as a whole, a token belongs to the word that it starts in,
+        and a word may have none.
+        """
+        if self.settings.rule.unit == "word":
+            return list(map(self._pieces, surfaces))
+        return self._encode_sentence(surfaces)
 
     def encode_texts(self, texts: list[str]) -> list[list[int]]:
-        """The ids of whole texts, which may have tokens across the borders of words."""
+        """The ids of whole texts."""
         batch = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return [encoding.ids for encoding in batch]
+
+    def _encode_sentence(self, surfaces: Sequence[str]) -> list[tuple[int, ...]]:
+        text = "".join(surfaces)
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        pieces: list[list[int]] = [[] for _ in surfaces]
+        ends = list(accumulate(map(len, surfaces)))
+        word, last, reached = 0, len(ends) - 1, 0
+        for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
+            while word < last and ends[word] <= start:
+                word += 1
+            if start > reached and text[reached:start].strip():
+                break
+            reached = max(reached, end)
+            self._check_token(token, surfaces[word].strip())
+            pieces[word].append(token)
+        if not pieces[0] or text[reached:].strip():
+            lost = bisect_right(ends[:-1], reached)
+            raise _lost_leaf(surfaces[lost].strip(), encoding.tokens)
+        return list(map(tuple, pieces))
 
     def _encode_surface(self, surface: str) -> tuple[int, ...]:
         word = surface.strip()
         encoding = self._tokenizer.encode(surface, add_special_tokens=False)
-        ids = encoding.ids
-        if not self.settings.reserved_ids.isdisjoint(ids):
-            raise UnusableTreeError(
-                "special token among the words",
-                f"expected words without special tokens of the tokenizer, found {word!r}",
-            )
-        if not self.settings.allow_unknown and self.settings.unknown_id in ids:
-            raise UnusableTreeError(
-                "word outside the vocabulary",
-                f"expected words of the closed vocabulary, found {word!r}",
-            )
+        for token in encoding.ids:
+            self._check_token(token, word)
         reached = len(surface) - len(surface.lstrip())
         for start, end in encoding.offsets:
             if start > reached:
                 break
             reached = max(reached, end)
         if not word or reached < len(surface):
+            raise _lost_leaf(word, encoding.tokens)
+        return tuple(encoding.ids)
+
+    def _check_token(self, token: int, word: str) -> None:
+        if token in self.settings.reserved_ids:
             raise UnusableTreeError(
-                "tokens that do not match the leaf",
-                f"expected tokens that cover the leaf {word!r}, found {encoding.tokens}",
+                "special token among the words",
+                f"expected words without special tokens of the tokenizer, found {word!r}",
             )
-        return tuple(ids)
+        if token == self.settings.unknown_id and not self.settings.allow_unknown:
+            raise UnusableTreeError(
+                "word outside the vocabulary",
+                f"expected words of the closed vocabulary, found {word!r}",
+            )
+
+
+def _lost_leaf(word: str, tokens: Sequence[str]) -> UnusableTreeError:
+    return UnusableTreeError(
+        "tokens that do not match the leaf",
+        f"expected tokens that cover the leaf {word!r}, found {list(tokens)}",
+    )
 
 
 def check_keeps_spaces(tokenizer: PreTrainedTokenizerFast, source: str | Path) -> None:

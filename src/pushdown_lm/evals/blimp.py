@@ -34,6 +34,8 @@ class MinimalPair:
     paradigm: str
     term: str
     field: str
+    place: str = ""
+    """File and line, for messages."""
 
 
 def load_blimp(folder: Path) -> list[MinimalPair]:
@@ -47,11 +49,15 @@ def load_blimp(folder: Path) -> list[MinimalPair]:
 def load_paradigm(path: Path) -> list[MinimalPair]:
     """Reads one paradigm; a bad line is an error that names file and line."""
     pairs = []
-    with path.open(encoding="utf-8") as lines:
+    with path.open(encoding="utf-8", errors="surrogateescape") as lines:
         for number, line in enumerate(lines, start=1):
             where = f"{path}:{number}"
+            if any("\ud800" <= character <= "\udfff" for character in line):
+                raise PushdownError(f"{where}: expected UTF-8 text, got other bytes")
             try:
                 record = json.loads(line.rstrip("\n"))
+            except RecursionError:
+                raise PushdownError(f"{where}: expected an object, got deep nesting") from None
             except json.JSONDecodeError as error:
                 raise PushdownError(f"{where}:{error.colno}: expected JSON: {error.msg}") from error
             if not isinstance(record, dict):
@@ -64,7 +70,7 @@ def load_paradigm(path: Path) -> list[MinimalPair]:
                     )
             good, bad, paradigm, term, field = (record[key] for key in keys)
             term, field = TERM_ALIASES.get(term, term), FIELD_ALIASES.get(field, field)
-            pairs.append(MinimalPair(good, bad, paradigm, term, field))
+            pairs.append(MinimalPair(good, bad, paradigm, term, field, where))
     if not pairs:
         raise PushdownError(f"{path}: expected minimal pairs, got an empty file")
     return pairs

@@ -74,6 +74,11 @@ _ARITHMETIC: dict[str, Callable[[float, float], float]] = {
 }
 
 
+MAX_LENGTH = 4000
+MAX_NESTING = 100
+"""Formulas are evaluated by recursion; the published ones have a few levels."""
+
+
 @dataclass(frozen=True, slots=True)
 class Formula:
     """A parsed prediction formula.
@@ -92,6 +97,11 @@ class Formula:
 
     @classmethod
     def parse(cls, text: str) -> Formula:
+        if len(text) > MAX_LENGTH:
+            raise PushdownError(
+                f"column {MAX_LENGTH + 1}: expected a formula of at most {MAX_LENGTH} characters, "
+                f"got {len(text):,}"
+            )
         return cls(text, _FormulaParser(text).parse())
 
     def holds(self, surprisals: Surprisals) -> bool:
@@ -145,6 +155,7 @@ class _FormulaParser:
     def __init__(self, text: str) -> None:
         self.text = text
         self.lexeme = self._lexeme_at(0)
+        self.nesting = 0
 
     def parse(self) -> Expression:
         root = self._expression(lowest=1)
@@ -167,6 +178,14 @@ class _FormulaParser:
         return left
 
     def _operand(self) -> Expression:
+        self.nesting += 1
+        if self.nesting > MAX_NESTING:
+            raise self._error(f"at most {MAX_NESTING} levels of nesting")
+        operand = self._bare_operand()
+        self.nesting -= 1
+        return operand
+
+    def _bare_operand(self) -> Expression:
         lexeme = self.lexeme
         if lexeme["region"]:
             self._advance()
@@ -223,5 +242,5 @@ class _FormulaParser:
         found = self.lexeme[0].strip()
         return PushdownError(
             f"column {self._column()}: expected {expected}, "
-            f"got {repr(found) if found else 'the end'}: {self.text!r}"
+            f"got {repr(found) if found else 'the end'}: {self.text[:200]!r}"
         )

@@ -132,7 +132,7 @@ def load_suite(path: Path) -> Suite:
         raise PushdownError(
             f"{path}:{error.lineno}:{error.colno}: expected JSON: {error.msg}"
         ) from error
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise PushdownError(f"{path}: expected a SyntaxGym suite: {error}") from error
     where = str(path)
     metric = _field(_field(content, "meta", dict, where), "metric", str, f"{where}: meta")

@@ -24,15 +24,14 @@ import torch
 from rich.table import Table
 
 from pushdown_lm.data.batching import Collator
-from pushdown_lm.data.encoding import attach_pieces
-from pushdown_lm.data.tokenization import detokenize
+from pushdown_lm.data.encoding import attach_tokens
+from pushdown_lm.data.text import detokenize
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.evals.perplexity import _perplexity
 from pushdown_lm.search.loading import BaseLMScorer, EvaluationScorer
 from pushdown_lm.search.pushdown_scorer import PushdownScorer, UnknownTokenError
 from pushdown_lm.search.scorer import Progress, Scorer, score_distinct
 from pushdown_lm.trees import Tree
-from pushdown_lm.trees.oracle import attachments_from_tree
 
 BATCH = 32
 """Trees that are read at once."""
@@ -150,7 +149,7 @@ def gold_log_probs(scorer: PushdownScorer, trees: Sequence[Tree]) -> list[tuple[
         examples = []
         for tree in trees[start : start + BATCH]:
             encoded = scorer.encode(tree.words)
-            attachments = attach_pieces(attachments_from_tree(tree), encoded.leaf_counts)
+            attachments = attach_tokens(tree, encoded.leaf_counts)
             ids = [config.bos_token_id, *encoded.ids, config.eos_token_id]
             examples.append({"input_ids": ids, "attachments": attachments})
         batch = {name: tensor.to(model.device) for name, tensor in collate(examples).items()}

@@ -137,8 +137,7 @@ class PushdownHarnessLM(LM):
 
     def _parts(self, text: str) -> list[str]:
         words = text.split()
-        tokens = self.pushdown.tokenizer(text, add_special_tokens=False)["input_ids"]
-        if len(tokens) <= self._room or len(words) < 2:
+        if len(words) < 2 or self.pushdown.count_tokens(text) <= self._room:
             return [text]
         middle = len(words) // 2
         return self._parts(" ".join(words[:middle])) + self._parts(" ".join(words[middle:]))

@@ -23,7 +23,8 @@ import torch
 from minicons.scorer import LMScorer
 
 from pushdown_lm.errors import PushdownError
-from pushdown_lm.search.loading import EvaluationScorer, load_scorer
+from pushdown_lm.search.loading import BaseLMScorer, EvaluationScorer, load_scorer
+from pushdown_lm.search.pushdown_scorer import PushdownScorer
 from pushdown_lm.search.scorer import Token
 
 
@@ -75,8 +76,13 @@ class PushdownLMScorer(LMScorer):
         separators = [separator] * len(preambles) if isinstance(separator, str) else list(separator)
         joined = map("".join, zip(preambles, separators, stimuli, strict=True))
         texts, _, eos_token = self.prepare_text(list(joined), bos_token, eos_token)
-        ids = self.tokenizer(preambles, add_special_tokens=False)["input_ids"]
-        return Prepared(texts, list(map(len, ids)), eos_token)
+        return Prepared(texts, list(map(self._count_tokens, preambles)), eos_token)
+
+    def _count_tokens(self, text: str) -> int:
+        scorer = self.scorer.parser if isinstance(self.scorer, BaseLMScorer) else self.scorer
+        if isinstance(scorer, PushdownScorer):
+            return scorer.count_tokens(text) if text.strip() else 0
+        return len(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def compute_stats(
         self,

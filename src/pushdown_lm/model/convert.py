@@ -17,6 +17,7 @@ parse. That is checked on a batch of random tokens before anything is written.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -33,7 +34,8 @@ from transformers import (
 )
 from transformers.utils import quantization_config
 
-from pushdown_lm.data.tokenization import BPE_FILES, load_tokenizer
+from pushdown_lm.data.text import TextRule
+from pushdown_lm.data.tokenization import BPE_FILES, load_tokenizer, model_tokenizer
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.files import whole_folder, write_json
 from pushdown_lm.model.layers import parse_layers
@@ -94,6 +96,7 @@ def convert(
         options: further fields of :class:`~pushdown_lm.model.configuration.PushdownConfig`.
     """
     folder = Path(out)
+    _check_source(str(source))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConversionError(f"{folder}: expected a new or empty folder")
     name, file = _split_gguf(str(source), gguf_file)
@@ -107,7 +110,9 @@ def convert(
             f"{source}: the tokenizer has {len(tokenizer):,} entries, the model embeds {rows:,}"
         )
     indices = parse_layers(layers, decoder.config.num_hidden_layers)
-    probe = probe_batch(len(tokenizer), {tokenizer.bos_token_id, tokenizer.eos_token_id})
+    positions = getattr(decoder.config, "max_position_embeddings", None) or PROBE_LENGTH
+    reserved = {tokenizer.bos_token_id, tokenizer.eos_token_id}
+    probe = probe_batch(len(tokenizer), reserved, min(PROBE_LENGTH, positions))
     before = _logits(decoder, probe)
     model = PushdownForCausalLM.from_lm(
         decoder,
@@ -140,7 +145,8 @@ def convert(
     )
     with whole_folder(folder) as staging:
         model.save_pretrained(staging)
-        tokenizer.save_pretrained(staging)
+        TextRule("detokenized", "sentence").save_in(tokenizer)
+        model_tokenizer(tokenizer).save_pretrained(staging)
         write_json(staging / CONVERSION, asdict(conversion))
     return conversion
 
@@ -175,6 +181,13 @@ def settle_boundaries(
 # ------------------------------------------------------------------ reading the original
 
 
+def _check_source(source: str) -> None:
+    """Refuse what looks like a path but is none, before the Hub is asked for it."""
+    is_hub_name = re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source) is not None
+    if not Path(source).exists() and (not is_hub_name or source.startswith(".")):
+        raise ConversionError(f"{source}: no such file or folder, nor a name of the Hub")
+
+
 def _split_gguf(source: str, gguf_file: str | None) -> tuple[str, str | None]:
     """The folder or name, and the GGUF file in it, if that is what is to be converted."""
     path = Path(source)
@@ -196,12 +209,16 @@ def _load_tokenizer(name: str, gguf_file: str | None, source: str) -> Any:
     if gguf_file is None and has_bpe_files and not (folder / "tokenizer.json").is_file():
         return load_tokenizer(folder)
     extra = {} if gguf_file is None else {"gguf_file": gguf_file}
-    return _load(lambda: AutoTokenizer.from_pretrained(name, **extra), source)
+    return _load(
+        lambda: AutoTokenizer.from_pretrained(name, trust_remote_code=False, **extra), source
+    )
 
 
 def _load_decoder(name: str, gguf_file: str | None, source: str) -> PreTrainedModel:
     """The language model with plain weights: those of a GGUF file are unpacked."""
-    extra: dict[str, Any] = {}
+    extra: dict[str, Any] = {"trust_remote_code": False}
+    if gguf_file is None:
+        extra["use_safetensors"] = True
     if gguf_file is not None:
         extra["gguf_file"] = gguf_file
         if hasattr(quantization_config, "GgufConfig"):  # otherwise it unpacks them by itself
@@ -227,7 +244,7 @@ def _load(load: Callable[[], Loaded], source: str) -> Loaded:
         return load()
     except PushdownError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, NotImplementedError, ImportError) as error:
+    except Exception as error:  # of whatever kind a damaged file makes it
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise ConversionError(f"{source}: Transformers cannot load it: {lines[0]}") from error
 
@@ -235,11 +252,11 @@ def _load(load: Callable[[], Loaded], source: str) -> Loaded:
 # ------------------------------------------------------------------ the same logits
 
 
-def probe_batch(vocabulary: int, reserved: set[int]) -> Tensor:
+def probe_batch(vocabulary: int, reserved: set[int], length: int = PROBE_LENGTH) -> Tensor:
     """Two rows of the same random tokens, without those that begin and end sentences."""
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(vocabulary, (4 * PROBE_LENGTH,), generator=generator).tolist()
-    usable = [token for token in tokens if token not in reserved][:PROBE_LENGTH]
+    usable = [token for token in tokens if token not in reserved][:length]
     return torch.tensor([usable, usable])
 
 
@@ -253,7 +270,7 @@ def _check_same(model: PushdownForCausalLM, probe: Tensor, before: Tensor, sourc
     """The largest difference of logits under two parses: all shifts, and a left-branching tree."""
     position = torch.arange(probe.shape[1])
     attachments = torch.stack([position, (position - 1).clamp(min=0)])
-    attachments[1, 1] = 1
+    attachments[1, 1:2] = 1
     after = _logits(model, probe, attachments=attachments.to(model.device))
     difference = float((after - before).abs().max())
     allowed = TOLERANCE.get(model.dtype, COARSE_TOLERANCE) * float(before.abs().max())

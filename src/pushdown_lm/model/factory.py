@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from pushdown_lm.data.tokenization import load_tokenizer
+from pushdown_lm.console import error_console
+from pushdown_lm.data.tokenization import load_tokenizer, text_rule
 from pushdown_lm.errors import ConfigError, PushdownError
 from pushdown_lm.files import MANIFEST, verify_manifest
 from pushdown_lm.model.configuration import PushdownConfig
 from pushdown_lm.model.layers import parse_layers
+from pushdown_lm.model.loading import load_weights
 from pushdown_lm.model.modeling import PushdownForCausalLM
 from pushdown_lm.model.settings import DecoderSettings, ModelSettings
 
@@ -44,19 +46,22 @@ def build_model(
             config = PushdownConfig(decoder_config=decoder, pushdown_layers=layers, **options)
             return PushdownForCausalLM(config)
         pretrained = _pretrained_config(settings.pretrained, len(tokenizer))
+        if not isinstance(pretrained, PushdownConfig):
+            _check_vocabulary(settings.pretrained, tokenizer)
         if isinstance(pretrained, PushdownConfig):
             return _continue(settings, pretrained, tokenizer, dropout)
         fields = _dropout_fields(set(type(pretrained).__dataclass_fields__), dropout)
         return PushdownForCausalLM.from_pretrained_lm(
             settings.pretrained,
             pushdown_layers=chosen_layers(settings, pretrained.num_hidden_layers),
-            load_options={**fields, "dtype": torch.float32},
+            load_options={**fields, "dtype": torch.float32, "trust_remote_code": False},
             **options,
         )
     except PushdownError:
         raise
-    except ValueError as error:
-        raise ConfigError(f"decoder: {error}") from error
+    except Exception as error:  # whatever sizes that make no model lead to
+        detail = " ".join(str(error).split())[:300] or type(error).__name__
+        raise ConfigError(f"decoder: {detail}") from error
 
 
 def chosen_layers(settings: ModelSettings, count: int) -> list[int]:
@@ -88,10 +93,16 @@ def decoder_config(
                 f"decoder.{name}: the configuration of {settings.type} has no such field"
             )
         fields[own_name] = value
+    layers = config_class.attribute_map.get("num_hidden_layers", "num_hidden_layers")
+    if isinstance(fields.get(layers), int) and fields[layers] < 1:
+        raise ConfigError(
+            f"decoder.num_hidden_layers: expected at least 1 layer, got {fields[layers]}"
+        )
     if settings.vocab_size not in (None, len(tokenizer)):
         raise ConfigError(
             f"decoder.vocab_size: the recipe is for a vocabulary of {settings.vocab_size:,} "
-            f"tokens, the data has {len(tokenizer):,}"
+            f"tokens, the data has {len(tokenizer):,}; build the data with such a tokenizer, or "
+            "--set model.decoder.vocab_size=null"
         )
     try:
         return config_class(
@@ -101,14 +112,14 @@ def decoder_config(
             pad_token_id=tokenizer.pad_token_id,
             **_dropout_fields(known, dropout) | fields,
         )
-    except (TypeError, ValueError, StrictDataclassError) as error:
+    except (TypeError, ValueError, ArithmeticError, StrictDataclassError) as error:
         detail = " ".join(str(error).split())
         raise ConfigError(f"decoder: {detail}") from error
 
 
 def _pretrained_config(name: str, vocabulary: int) -> PreTrainedConfig:
     try:
-        config: PreTrainedConfig = AutoConfig.from_pretrained(name)
+        config: PreTrainedConfig = AutoConfig.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError) as error:
         first_line = str(error).strip().splitlines()[0]
         raise ConfigError(f"pretrained: {first_line}") from error
@@ -119,6 +130,31 @@ def _pretrained_config(name: str, vocabulary: int) -> PreTrainedConfig:
             f"{vocabulary:,}"
         )
     return config
+
+
+def _check_vocabulary(name: str, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Refuse data whose ids stand for other tokens than those of a pretrained model."""
+    try:
+        if Path(name).is_dir():
+            own: Any = load_tokenizer(name)
+        else:
+            own = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    except (OSError, ValueError):
+        error_console().print(
+            f"pushdown: {name} has no tokenizer that can be read, so it is not known whether the "
+            "data was made with the same",
+            highlight=False,
+            soft_wrap=True,
+        )
+        return
+    ids, known = tokenizer.get_vocab(), own.get_vocab()
+    other = next((token for token, number in ids.items() if known.get(token) != number), None)
+    if other is not None:
+        raise ConfigError(
+            f"pretrained: the data was made with another tokenizer than {name} has: {other!r} is "
+            f"number {ids[other]:,} there and {known.get(other)} here; build it with "
+            f"--tokenizer and the folder of {name}"
+        )
 
 
 def _continue(
@@ -134,6 +170,13 @@ def _continue(
     if load_tokenizer(folder).get_vocab() != tokenizer.get_vocab():
         raise ConfigError(
             f"pretrained: the data was made with another tokenizer than {folder} has; "
+            f"build it with --tokenizer {folder}"
+        )
+    rules = text_rule(load_tokenizer(folder)), text_rule(cast(Any, tokenizer))
+    if rules[0] != rules[1]:
+        raise ConfigError(
+            f"pretrained: {folder} was trained on {rules[0].text} text encoded by the "
+            f"{rules[0].unit}, the data is {rules[1].text} text encoded by the {rules[1].unit}; "
             f"build it with --tokenizer {folder}"
         )
     for name in ("bos_token_id", "eos_token_id"):
@@ -156,7 +199,7 @@ def _continue(
     known = set(type(config.decoder).__dataclass_fields__)
     for name, value in _dropout_fields(known, dropout).items():
         setattr(config.decoder, name, value)
-    return PushdownForCausalLM.from_pretrained(folder, config=config, dtype=torch.float32)
+    return load_weights(PushdownForCausalLM, folder, config=config, dtype=torch.float32)
 
 
 def _dropout_fields(known: set[str], dropout: float | None) -> dict[str, float]:

@@ -83,7 +83,7 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
         super().__init__(config)
         if decoder is None:
             decoder = AutoModelForCausalLM.from_config(
-                config.decoder, attn_implementation=ATTENTION_NAME
+                config.decoder, attn_implementation=ATTENTION_NAME, trust_remote_code=False
             )
         else:
             decoder.set_attn_implementation(ATTENTION_NAME)
@@ -126,7 +126,9 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
             load_options: further arguments of ``from_pretrained``.
             options: further fields of :class:`PushdownConfig`.
         """
-        decoder = AutoModelForCausalLM.from_pretrained(str(name_or_folder), **load_options or {})
+        decoder = AutoModelForCausalLM.from_pretrained(
+            str(name_or_folder), **{"trust_remote_code": False, **(load_options or {})}
+        )
         return cls.from_lm(decoder, pushdown_layers=pushdown_layers, **options)
 
     @classmethod

@@ -6,19 +6,20 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-Positive = Annotated[int, Field(gt=0)]
+MAX_INTEGER = 2**31 - 1
+Positive = Annotated[int, Field(gt=0, le=MAX_INTEGER)]
 
 
 class Section(BaseModel):
     """Keys and values of known names and types: an unknown or ill-typed key is an error."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 class DecoderSettings(Section):
     """The transformer itself: a model type of Transformers, and any field of its configuration."""
 
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True, allow_inf_nan=False)
 
     type: str = "gpt2"
     """As in ``AutoConfig.for_model``: gpt2, llama, qwen3, ..."""
@@ -46,9 +47,9 @@ class ModelSettings(Section):
     head_input: Literal["embedding", "lower_layers"] = "embedding"
     """What the head sees of the next token: its embedding, or what the layers below the first
     pushdown layer compute at it."""
-    num_depths: Annotated[int, Field(ge=0)] = 64
+    num_depths: Annotated[int, Field(ge=0, le=MAX_INTEGER)] = 64
     """Rows of the depth embedding; deeper tokens share the last."""
-    num_distances: Annotated[int, Field(ge=0)] = 0
+    num_distances: Annotated[int, Field(ge=0, le=MAX_INTEGER)] = 0
     """Rows of the distance embedding; 0 for none."""
     distance_counts: Literal["constituents", "open_tokens"] = "constituents"
     """What the distance from a token to the top of the stack counts."""

@@ -43,6 +43,7 @@ from pushdown_lm.trees.oracle import Stack, tree_from_attachments
 
 DEFAULT_BEAM = 300
 """The paper's beam."""
+MAX_BEAM = 10**9
 DEFAULT_BATCH_CELLS = 16384
 """Cells, (sentence, entry, token), that are searched at once."""
 
@@ -201,8 +202,8 @@ def _check(
         raise SearchError(
             "expected a model with an attachment head, which chooses parses; this one has none"
         )
-    if beam < 1:
-        raise SearchError(f"beam: expected at least 1 entry, got {beam}")
+    if not 1 <= beam <= MAX_BEAM:
+        raise SearchError(f"beam: expected 1 to {MAX_BEAM:,} entries, got {beam}")
     if threshold is not None and not threshold >= 0:
         raise SearchError(f"threshold: expected 0 nats or more, got {threshold}")
     limit = model.config.max_positions

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pushdown_lm.errors import PushdownError
+from pushdown_lm.model.loading import ModelFolderError
 from pushdown_lm.search.beam import DEFAULT_BEAM
 from pushdown_lm.search.packaged import find_model
 from pushdown_lm.search.pushdown_scorer import PushdownScorer
@@ -72,18 +73,29 @@ def load_scorer(
         )
         scorer.model.to(device)
         return scorer if scorer.model.config.pushdown_layers else BaseLMScorer(scorer)
-    scorer = CausalLMScorer.from_pretrained(folder, name=str(folder))
+    try:
+        scorer = CausalLMScorer.from_pretrained(folder, name=str(folder))
+    except PushdownError:
+        raise
+    except Exception as error:  # of whatever kind a damaged file makes it
+        detail = " ".join(str(error).split())[:300] or type(error).__name__
+        raise ModelFolderError(f"{folder}: cannot be loaded: {detail}") from error
     scorer.model.to(device)
     return scorer
+
+
+def check_model_folder(folder: str | Path) -> None:
+    """Raise an error unless a folder names its kind of model, before any work is done."""
+    _model_type(Path(folder))
 
 
 def _model_type(folder: Path) -> str:
     path = folder / "config.json"
     try:
-        return json.loads(path.read_text(encoding="utf-8"))["model_type"]
+        return str(json.loads(path.read_text(encoding="utf-8"))["model_type"])
     except OSError:
         inside = folder / "model"
         hint = f"; did you mean {inside}?" if (inside / "config.json").is_file() else ""
         raise PushdownError(f"{folder}: expected a model, found no config.json{hint}") from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise PushdownError(f"{path}: expected a configuration that names its model_type") from None

@@ -6,7 +6,8 @@
     print(to_brackets(scorer.parse("the dog is happy .")))
 
 A sentence is raw text, a `str`, or a sequence of words, which stand for text that is tokenised
-already and become tokens as in training, word by word. The *words* of raw text are separated by
+already; both become tokens by the rule of the model's training data, which is saved with its
+tokenizer (:class:`pushdown_lm.data.text.TextRule`). The *words* of raw text are separated by
 white space where surprisals are summed; the *leaves* of its tree are what the tokenizer's
 pre-tokeniser cuts it into, punctuation marks among them. For a sequence of words both are the
 words. `PushdownScorer` satisfies :class:`pushdown_lm.search.scorer.Scorer`.
@@ -19,7 +20,7 @@ import math
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, groupby, pairwise
 from pathlib import Path
@@ -30,7 +31,8 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from pushdown_lm.data.encoding import attach_pieces
+from pushdown_lm.data.encoding import attach_tokens
+from pushdown_lm.data.text import RULE_KEY, penn_words
 from pushdown_lm.data.tokenization import (
     EncoderSettings,
     UnusableTreeError,
@@ -38,9 +40,9 @@ from pushdown_lm.data.tokenization import (
     is_word_level,
     load_tokenizer,
 )
-from pushdown_lm.errors import PushdownError
 from pushdown_lm.files import MANIFEST, verify_manifest
 from pushdown_lm.model.configuration import PushdownConfig
+from pushdown_lm.model.loading import ModelFolderError, load_weights
 from pushdown_lm.model.modeling import PushdownForCausalLM
 from pushdown_lm.search.beam import (
     DEFAULT_BATCH_CELLS,
@@ -56,14 +58,10 @@ from pushdown_lm.search.beam import (
 from pushdown_lm.search.packaged import find_model
 from pushdown_lm.search.scorer import Token, weights_fingerprint
 from pushdown_lm.trees import Span, Tree, merge_pieces
-from pushdown_lm.trees.oracle import attachments_from_tree, stack_tape, tree_from_attachments
+from pushdown_lm.trees.oracle import stack_tape, tree_from_attachments
 
 Sentence: TypeAlias = str | Sequence[str]
 """Raw text, or words."""
-
-
-class ModelFolderError(PushdownError):
-    """A folder that holds no Pushdown model that can be used."""
 
 
 class UnknownTokenError(SearchError):
@@ -165,11 +163,10 @@ class PushdownScorer:
         self.name = name or model.config.name_or_path or type(model).__name__
         self.beam, self.threshold, self.batch_cells = beam, threshold, batch_cells
         self.allow_unknown = allow_unknown
-        settings = EncoderSettings.of(
-            tokenizer, restore_text=not is_word_level(tokenizer), allow_unknown=allow_unknown
-        )
+        settings = EncoderSettings.of(tokenizer, allow_unknown=allow_unknown)
         self._encode_words = WordEncoder(settings)
         self._backend = Tokenizer.from_str(settings.tokenizer)
+        self._reads_words = settings.rule.text == "tokenized" and not is_word_level(tokenizer)
         self._check_model()
 
     @classmethod
@@ -177,7 +174,7 @@ class PushdownScorer:
         """The model and the tokenizer saved together in a folder, or an installed model by name."""
         folder = find_model(folder)
         _check_folder(folder)
-        model = PushdownForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        model = load_weights(PushdownForCausalLM, folder, dtype=torch.float32)
         return cls(model, load_tokenizer(folder), **{"name": str(folder), **options})
 
     def _check_model(self) -> None:
@@ -198,6 +195,7 @@ class PushdownScorer:
         import transformers
 
         vocabulary = self.tokenizer.name_or_path or type(self.tokenizer).__name__
+        rule = self.tokenizer.init_kwargs.get(RULE_KEY)
         return {
             "model": self.name,
             "architecture": type(self.model).__name__,
@@ -206,6 +204,7 @@ class PushdownScorer:
             "weights": weights_fingerprint(self.model),
             "dtype": str(self.model.dtype).removeprefix("torch."),
             "tokenizer": f"{vocabulary} ({len(self.tokenizer)} entries)",
+            **({} if rule is None else {"text": rule}),
             "beam": self.beam,
             "threshold": self.threshold,
             "allow_unknown": self.allow_unknown,
@@ -227,13 +226,18 @@ class PushdownScorer:
 
     def encode(self, sentence: Sentence) -> Encoded:
         """The sentence as the model reads it; an error if the model cannot read it."""
-        encoded = (
-            self._encode_text(sentence)
-            if isinstance(sentence, str)
-            else self._encode_pretokenised(sentence)
-        )
+        encoded = self._encode(sentence)
         check_sentence(encoded.ids, self.model.config.max_positions, repr(encoded.text[:60]))
         return encoded
+
+    def count_tokens(self, sentence: Sentence) -> int:
+        """How many tokens a sentence has, which may be more than the model's positions."""
+        return len(self._encode(sentence).ids)
+
+    def _encode(self, sentence: Sentence) -> Encoded:
+        if not isinstance(sentence, str):
+            return self._encode_pretokenised(sentence)
+        return self._encode_as_words(sentence) if self._reads_words else self._encode_text(sentence)
 
     def _encode_pretokenised(self, words: Sequence[str]) -> Encoded:
         if not words:
@@ -259,24 +263,33 @@ class PushdownScorer:
             leaf_counts=counts,
         )
 
+    def _encode_as_words(self, text: str) -> Encoded:
+        """Raw text for a model of tokenised text: cut into words first, as its treebank was."""
+        penn_quotes = self._backend.token_to_id("Ġ``") is not None
+        placed = penn_words(text, penn_quotes=penn_quotes)
+        encoded = self._encode_pretokenised([word for word, _, _ in placed])
+        offsets = tuple(
+            (start, end)
+            for (_, start, end), count in zip(placed, encoded.leaf_counts, strict=True)
+            for _ in range(count)
+        )
+        words, counts = _words_of_text(text, offsets)
+        return replace(encoded, text=text, offsets=offsets, words=words, word_counts=counts)
+
     def _encode_text(self, text: str) -> Encoded:
         if not text.strip():
             raise SearchError("expected a sentence of at least one word, got an empty one")
         encoding = self._backend.encode(text, add_special_tokens=False)
         self._check_tokens(text, encoding.ids, encoding.offsets)
-        words = list(re.finditer(r"\S+", text))
-        word_ends = [word.end() for word in words]
-        counts = [0] * len(words)
-        for start, _ in encoding.offsets:
-            counts[min(bisect_right(word_ends, start), len(words) - 1)] += 1
+        words, counts = _words_of_text(text, encoding.offsets)
         leaves, leaf_counts = _leaves(text, encoding.word_ids, encoding.offsets)
         return Encoded(
             text=text,
             ids=tuple(encoding.ids),
             tokens=tuple(encoding.tokens),
             offsets=tuple(encoding.offsets),
-            words=tuple(word.group() for word in words),
-            word_counts=tuple(counts),
+            words=words,
+            word_counts=counts,
             leaves=tuple(leaves),
             leaf_counts=tuple(leaf_counts),
         )
@@ -387,7 +400,7 @@ class PushdownScorer:
         """log p(x, y) of a sentence and its tree, as training sees it: every constituent is closed
         by its last word, none is left for EOS to close. N-ary trees are binarized to the right."""
         encoded = self.encode(tree.words)
-        attachments = attach_pieces(attachments_from_tree(tree), encoded.leaf_counts)
+        attachments = attach_tokens(tree, encoded.leaf_counts)
         return log_joint(self.model, encoded.ids, attachments)
 
     @torch.inference_mode()
@@ -407,6 +420,16 @@ class PushdownScorer:
             tape=stack_tape(torch.tensor(attachments)),
             weights=torch.cat(output.attentions).cpu(),
         )
+
+
+def _words_of_text(text: str, offsets: Sequence[Span]) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """What white space separates, and how many tokens start in each of these words."""
+    words = list(re.finditer(r"\S+", text))
+    ends = [word.end() for word in words]
+    counts = [0] * len(words)
+    for start, _ in offsets:
+        counts[min(bisect_right(ends, start), len(words) - 1)] += 1
+    return tuple(word.group() for word in words), tuple(counts)
 
 
 def _leaves(
@@ -436,7 +459,7 @@ def _check_folder(folder: Path) -> None:
     """Raise :class:`ModelFolderError` unless the folder holds a Pushdown model, whole."""
     try:
         kind = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         inside = folder / "model"
         hint = f"; did you mean {inside}?" if (inside / "config.json").is_file() else ""
         raise ModelFolderError(

@@ -11,7 +11,9 @@ inside its prompt reads the prompt's token instead of a drawn one. Finished rows
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import math
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -48,15 +50,22 @@ def logits_processors(
     top_k: int | None = None,
     top_p: float | None = None,
 ) -> LogitsProcessorList:
-    """Transformers' processors for these settings; ROOT and padding are never drawn."""
+    """Transformers' processors for these settings; ROOT and padding are never drawn.
+
+    A temperature of 0 always takes the likeliest token.
+    """
     config = model.config
     never = {config.bos_token_id, config.pad_token_id} - {config.eos_token_id, None}
     processors = LogitsProcessorList()
     if never:
         processors.append(SuppressTokensLogitsProcessor(sorted(never), device=str(model.device)))
+    if not math.isfinite(temperature) or temperature < 0:
+        raise SearchError(f"temperature: expected a number of at least 0, got {temperature}")
     try:
-        if temperature != 1.0:
-            processors.append(TemperatureLogitsWarper(temperature))
+        if temperature == 0:
+            top_k = 1
+        elif temperature != 1.0:
+            processors.append(TemperatureLogitsWarper(float(temperature)))
         if top_k is not None:
             processors.append(TopKLogitsWarper(top_k))
         if top_p is not None:
@@ -74,6 +83,7 @@ def sample(
     max_tokens: int,
     processors: LogitsProcessorList | None = None,
     seed: int = 0,
+    streams: Sequence[Hashable] | None = None,
     beam: int = DEFAULT_BEAM,
 ) -> list[Sample]:
     """Continue each prompt, token ids without BOS, up to EOS or ``max_tokens`` tokens in all.
@@ -82,7 +92,9 @@ def sample(
         prompts: may be empty; a prompt that is to be continued several times is given as often.
         processors: as :func:`logits_processors` makes them; by default the model's distribution
             without ROOT and padding.
-        seed: of all random choices; equal seeds give equal samples.
+        seed: of all random choices.
+        streams: a name for each sample; the seed and the name decide its random choices, whatever
+            the other samples are. By default the samples are numbered.
         beam: the width of the search for the prompts' parses.
     """
     if model.head is None:
@@ -94,10 +106,13 @@ def sample(
             check_sentence(prompt, model.config.max_positions, f"prompt {number}")
     limit = model.config.max_positions
     max_tokens = max_tokens if limit is None else min(max_tokens, limit - 1)
-    generator = torch.Generator(model.device).manual_seed(seed)
+    if not 0 <= seed < 2**63:
+        raise SearchError(f"seed: expected a number from 0 to 2^63 - 1, got {seed}")
+    names = list(range(len(prompts)) if streams is None else streams)
+    generators = [_generator(seed, name) for name in names]
     model.eval()
     tokens = [list(prompt) for prompt in prompts]
-    histories = _prompt_histories(model, prompts, beam, generator)
+    histories = _prompt_histories(model, prompts, beam, generators)
     finished = [False] * len(prompts)
 
     rows = torch.arange(len(prompts), device=model.device)
@@ -107,8 +122,8 @@ def sample(
     read = bos[:, None]
     for position in range(1, max_tokens + 1):
         scores = processors(read, logits)  # type: ignore[arg-type]
-        drawn = _draw(scores.softmax(-1), generator)
         numbers = rows.tolist()
+        drawn = _draw(scores.softmax(-1), [generators[row] for row in numbers])
         for row, token in zip(numbers, drawn.tolist(), strict=True):
             if len(tokens[row]) < position:
                 if token == model.config.eos_token_id:
@@ -125,7 +140,7 @@ def sample(
             numbers = rows.tolist()
         current = torch.tensor([tokens[row][position - 1] for row in numbers], device=model.device)
         log_probs, index = model.attachment_scores(cache, current)
-        slot = _draw(log_probs.exp(), generator)
+        slot = _draw(log_probs.exp(), [generators[row] for row in numbers])
         attachments = index.gather(1, slot[:, None])[:, 0].tolist()
         for row, attachment in zip(numbers, attachments, strict=True):
             if len(histories[row]) < position:
@@ -136,25 +151,37 @@ def sample(
     return [Sample(*parts) for parts in zip(tokens, histories, finished, strict=True)]
 
 
-def _draw(probabilities: Tensor, generator: torch.Generator) -> Tensor:
-    return torch.multinomial(probabilities, 1, generator=generator)[:, 0]
+def _generator(seed: int, stream: Hashable) -> torch.Generator:
+    """Random numbers that follow from the seed and the name of a sample alone."""
+    digest = hashlib.blake2b(f"{seed} {stream}".encode(), digest_size=8).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest) >> 1)
+
+
+def _draw(probabilities: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+    """One index for each row ``(B, V)``, by inverting the cumulated probabilities."""
+    uniform = [torch.rand((), generator=generator, dtype=torch.float64) for generator in generators]
+    cumulated = probabilities.double().cumsum(-1)
+    place = torch.stack(uniform).to(cumulated.device)[:, None] * cumulated[:, -1:]
+    possible = probabilities.shape[-1] - 1 - (probabilities > 0).flip(-1).int().argmax(-1)
+    drawn = torch.searchsorted(cumulated, place, right=True)[:, 0]
+    return torch.minimum(drawn, possible)
 
 
 def _prompt_histories(
     model: PushdownForCausalLM,
     prompts: Sequence[Sequence[int]],
     beam: int,
-    generator: torch.Generator,
+    generators: Sequence[torch.Generator],
 ) -> list[list[int]]:
     """A parse of each prompt, drawn from its posterior; prompts that repeat are searched once."""
     distinct = [prompt for prompt in dict.fromkeys(map(tuple, prompts)) if prompt]
     found = dict(zip(distinct, search(model, distinct, beam=beam), strict=True))
     histories: list[list[int]] = []
-    for prompt in map(tuple, prompts):
+    for prompt, generator in zip(map(tuple, prompts), generators, strict=True):
         if not prompt:
             histories.append([])
             continue
         scores = torch.tensor(found[prompt].log_open_joints, device=model.device)
-        chosen = int(_draw(scores.softmax(0)[None], generator))
+        chosen = int(_draw(scores.softmax(0)[None], [generator]))
         histories.append(found[prompt].histories[chosen].tolist())
     return histories

@@ -162,8 +162,11 @@ class CausalLMScorer:
         """Loads model and tokenizer from a folder (or a name on the Hub); safetensors only."""
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        loaded = AutoModelForCausalLM.from_pretrained(model, use_safetensors=True)
-        return cls(loaded, AutoTokenizer.from_pretrained(model), **options)
+        loaded = AutoModelForCausalLM.from_pretrained(
+            model, use_safetensors=True, trust_remote_code=False
+        )
+        tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
+        return cls(loaded, tokenizer, **options)
 
     @cached_property
     def _description(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from pushdown_lm.files import FolderError, verify_manifest
+from pushdown_lm.files import FolderError, unlisted_files, verify_manifest
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -48,6 +48,8 @@ def last_checkpoint(run: str | Path) -> Path:
         raise CheckpointError(f"{run}: expected a checkpoint to resume from, found none")
     try:
         verify_manifest(found[-1])
+        if strays := unlisted_files(found[-1]):
+            raise FolderError(f"{strays[0]}: a file that the checkpoint was not saved with")
     except FolderError as error:
         raise CheckpointError(f"{error}; {_intact(found[:-1])}") from None
     return found[-1]
@@ -74,11 +76,12 @@ def load_model(
     """
     from transformers import AutoTokenizer
 
+    from pushdown_lm.model.loading import load_weights
     from pushdown_lm.model.modeling import PushdownForCausalLM
 
     verify_manifest(folder)
-    model = PushdownForCausalLM.from_pretrained(folder, **options)
-    return model, AutoTokenizer.from_pretrained(folder)
+    model = load_weights(PushdownForCausalLM, folder, **options)
+    return model, AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
 
 
 # ------------------------------------------------------------------ training state

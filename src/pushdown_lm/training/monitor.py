@@ -14,6 +14,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from pushdown_lm.console import Advance, progress
+from pushdown_lm.errors import PushdownError
 from pushdown_lm.files import atomic_write
 
 
@@ -25,10 +26,23 @@ class MetricsLog:
 
     def forget_after(self, step: int) -> None:
         """Drop the lines of steps that a resumed run takes again, and a line cut short."""
-        lines = self.path.read_text(encoding="utf-8").splitlines(True) if self.path.exists() else []
-        kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
+        lines = (
+            self.path.read_text(encoding="utf-8", errors="replace").splitlines(True)
+            if self.path.exists()
+            else []
+        )
+        kept = [line for line in lines if line.endswith("\n") and self._step(line) <= step]
         with atomic_write(self.path) as file:
             file.writelines(kept)
+
+    def _step(self, line: str) -> int:
+        try:
+            return int(json.loads(line)["step"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise PushdownError(
+                f"{self.path}: expected a JSON object with its step on every line, got "
+                f"{line.strip()[:60]!r}"
+            ) from None
 
     def write(self, *records: Mapping[str, Any]) -> None:
         with self.path.open("a", encoding="utf-8") as file:

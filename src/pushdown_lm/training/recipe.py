@@ -22,7 +22,7 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from pushdown_lm.errors import ConfigError, PushdownError
-from pushdown_lm.model.settings import ModelSettings, Positive, Section
+from pushdown_lm.model.settings import MAX_INTEGER, ModelSettings, Positive, Section
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -73,7 +73,7 @@ class TrainingSection(Section):
     stable, decay) does so in the last `decay_share` of the steps."""
     decay_share: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """Of the steps, with schedule wsd."""
-    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    warmup_steps: Annotated[int, Field(ge=0, le=MAX_INTEGER)] = 0
     """Steps of linear growth at the start."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     betas: Annotated[list[Probability], Field(min_length=2, max_length=2)] = [0.9, 0.999]
@@ -94,7 +94,7 @@ class TrainingSection(Section):
     model is the one kept."""
     log_every: Positive = 10
     """Steps between looks at the losses; every step is written to `metrics.jsonl` all the same."""
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, le=MAX_INTEGER)] = 0
     report_to: list[Literal["tensorboard", "wandb"]] = []
     gradient_checkpointing: bool = False
     freeze: Annotated[str, Field(pattern=FREEZE_PATTERN)] = "none"
@@ -103,7 +103,7 @@ class TrainingSection(Section):
     lora: LoraSection | None = None
     """Instead, adapters beside weights that stay as they are."""
     compile: bool = False
-    data_workers: Annotated[int, Field(ge=0)] = 0
+    data_workers: Annotated[int, Field(ge=0, le=1024)] = 0
     """Processes that prepare batches beside each training process."""
 
     @model_validator(mode="after")
@@ -180,6 +180,8 @@ def load_recipe(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Reci
     values.setdefault("title", values["name"])
     for override in overrides:
         _override(values, override)
+    if any(not isinstance(key, str) for key in values):
+        raise RecipeError(f"{name_or_path}: expected names as keys, got {list(values)!r:.80}")
     try:
         return Recipe.model_validate(values)
     except ValidationError as error:
@@ -210,7 +212,10 @@ def _is_path(name: str) -> bool:
 
 def _read(name_or_path: str) -> dict[str, Any]:
     if _is_path(name_or_path):
-        text = Path(name_or_path).read_text(encoding="utf-8")
+        try:
+            text = Path(name_or_path).read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise RecipeError(f"{name_or_path}: expected UTF-8, {error}") from None
     elif name_or_path in recipe_names():
         file = resources.files("pushdown_lm") / "recipes" / f"{name_or_path}.yaml"
         text = file.read_text(encoding="utf-8")
@@ -241,6 +246,10 @@ def _parse(text: str, place: str) -> Any:
         mark = error.problem_mark
         where = f"{place}:{mark.line + 1}:{mark.column + 1}" if mark else place
         raise RecipeError(f"{where}: {error.problem}") from error
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
+        raise RecipeError(f"{place}: {' '.join(str(error).split())[:200]}") from error
+    except RecursionError:
+        raise RecipeError(f"{place}: nested too deeply") from None
 
 
 def _merge(parent: Mapping[str, Any], child: Mapping[str, Any]) -> dict[str, Any]:
@@ -274,8 +283,11 @@ def _override(values: dict[str, Any], override: str) -> None:
     path, separator, text = override.partition("=")
     if not separator or not path.strip():
         raise RecipeError(f"--set: expected section.key=value, got {override!r}")
+    keys = path.strip().split(".")
+    if len(keys) > 16 or not all(keys):
+        raise RecipeError(f"--set: expected section.key=value, got {override[:60]!r}")
     nested: Any = _parse(text, f"--set {path}")
-    for key in reversed(path.strip().split(".")):
+    for key in reversed(keys):
         nested = {key: nested}
     values.update(_merge(values, nested))
 

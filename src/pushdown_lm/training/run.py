@@ -14,17 +14,26 @@ import json
 import os
 import platform
 import signal
-import time
+from collections.abc import Sequence
+from contextlib import nullcontext
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import PartialState  # type: ignore[import-untyped]
 from accelerate.utils import set_seed  # type: ignore[import-untyped]
 
 from pushdown_lm.console import error_console
 from pushdown_lm.data.dataset import Data
-from pushdown_lm.files import atomic_write, remove_unfinished, verify_manifest, write_json
+from pushdown_lm.files import (
+    LOCK,
+    atomic_write,
+    locked,
+    remove_unfinished,
+    verify_manifest,
+    write_json,
+)
 from pushdown_lm.machine import peak_memory_megabytes
 from pushdown_lm.model.configuration import PushdownConfig
 from pushdown_lm.training.checkpoint import checkpoints, last_checkpoint
@@ -57,8 +66,15 @@ def run_recipe(
         TrainingError, RecipeError, CheckpointError: the message says what is safe on disk.
     """
     run = Path(out).resolve()
+    lock = locked(run, "run") if is_main_process() else nullcontext()
+    with lock:
+        return _run(recipe, data, run, resume=resume)
+
+
+def _run(recipe: Recipe, data: Data, run: Path, *, resume: bool) -> dict[str, Any]:
     set_seed(recipe.training.seed)
     check_data(recipe, data)
+    data.verify()
     model = recipe.build_model(data.tokenizer)
     check_lengths(model.config, data)
     parameters = choose_trainable(model, recipe.training.freeze, recipe.training.lora)
@@ -77,12 +93,11 @@ def run_recipe(
 
     if trainer.is_main and parameters.trained < parameters.total:
         error_console().print(str(parameters))
-    began = time.monotonic()
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     if trainer.was_interrupted:
         raise Interrupted(trainer.signals.received or signal.SIGTERM, checkpoints(run)[-1])
     metrics = {
-        "training_seconds": time.monotonic() - began,
+        "training_seconds": trainer.seconds(),
         "trainable_parameters": parameters.trained,
         "parameters": parameters.total,
         "peak_memory_megabytes": peak_memory_megabytes(trainer.args.device),
@@ -92,6 +107,11 @@ def run_recipe(
     if trainer.is_main:
         write_json(run / METRICS, metrics)
     return metrics
+
+
+def is_main_process() -> bool:
+    """Whether this is the process, among those of `torchrun`, that writes the run folder."""
+    return bool(PartialState(cpu=not torch.accelerator.is_available()).is_main_process)
 
 
 def is_finished(run: str | Path) -> bool:
@@ -108,6 +128,17 @@ def check_data(recipe: Recipe, data: Data) -> None:
     if wanted not in (None, window):
         found = "a sentence an example" if window is None else f"windows of {window}"
         raise RecipeError(f"data.window: expected windows of {wanted} tokens, the data has {found}")
+    if recipe.model.attention == "flex" and not torch.accelerator.is_available():
+        raise RecipeError("model.attention: flex trains on a GPU only, and this machine has none")
+    for name, split in data.card["splits"].items():
+        share = split.get("differing_sentences", 0) / max(split["sentences"], 1)
+        if share > 0.01:
+            error_console().print(
+                f"pushdown: {share:.0%} of the {name} sentences have other tokens than their text "
+                "would have; a dataset built anew has the text's",
+                highlight=False,
+                soft_wrap=True,
+            )
     if recipe.training.eval_every is not None and data.valid is None:
         raise RecipeError("training.eval_every: the data has no validation split")
 
@@ -130,7 +161,7 @@ def check_lengths(config: PushdownConfig, data: Data) -> None:
 
 
 def _start_run(run: Path, recipe: Recipe, data: Data, processes: int) -> None:
-    if run.exists() and any(run.iterdir()):
+    if any(path.name != LOCK for path in run.iterdir()):
         raise TrainingError(
             f"{run}: expected a new or empty folder, found files; --resume continues a run"
         )
@@ -149,7 +180,61 @@ def _start_run(run: Path, recipe: Recipe, data: Data, processes: int) -> None:
             "threads": torch.get_num_threads(),
             "cores": os.cpu_count(),
             "data": data.fingerprint,
+            "data_folder": str(data.folder.resolve()),
         },
+    )
+
+
+def started_recipe(
+    out: str | Path, name: str | None = None, overrides: Sequence[str] = ()
+) -> Recipe:
+    """The recipe that a run was started with; what is given again must agree with it."""
+    run = Path(out)
+    path = run / RECIPE
+    if not path.is_file():
+        raise TrainingError(f"{run}: expected a run to resume, found no {RECIPE}")
+    recipe = load_recipe(path)
+    if name is not None and (given := load_recipe(name).name) != recipe.name:
+        raise RecipeError(
+            f"{run}: the run was started with the recipe {recipe.name!r}, not {given!r}"
+        )
+    for override in overrides:
+        changed = _differences(recipe, load_recipe(path, [override]))
+        if changed:
+            raise RecipeError(f"{run}: the run was started with another recipe: {changed}")
+    return recipe
+
+
+def started_data(out: str | Path) -> Path:
+    """The folder of the dataset that a run was started with."""
+    folder = _started(Path(out)).get("data_folder")
+    if folder is None:
+        raise TrainingError(f"{out}: {VERSIONS} does not name the dataset's folder; give --data")
+    return Path(folder)
+
+
+def _started(run: Path) -> dict[str, Any]:
+    """What ``versions.json`` of a run says."""
+    path = run / VERSIONS
+    try:
+        started = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(started, dict) and isinstance(started.get("data"), str):
+            return started
+    except FileNotFoundError:
+        raise TrainingError(f"{path}: missing, so the run cannot be resumed") from None
+    except (ValueError, RecursionError):
+        pass
+    raise TrainingError(f"{path}: expected the versions of a run, found other content")
+
+
+def _differences(earlier: Recipe, now: Recipe) -> str:
+    """The keys in which two recipes differ, with both values."""
+    before, after = earlier.model_dump(), now.model_dump()
+    return "; ".join(
+        f"{section}.{key} was {before[section].get(key)!r} and is {value!r}"
+        for section in ("model", "training", "data")
+        for key, value in after[section].items()
+        if before[section].get(key) != value
     )
 
 
@@ -157,15 +242,8 @@ def _check_same_run(run: Path, recipe: Recipe, data: Data) -> None:
     """A resumed run continues with the recipe and the data that it was started with."""
     if not (run / RECIPE).exists():
         raise TrainingError(f"{run}: expected a run to resume, found no {RECIPE}")
-    earlier, now = load_recipe(run / RECIPE).model_dump(), recipe.model_dump()
-    changed = [
-        f"{section}.{key} was {earlier[section].get(key)!r} and is {value!r}"
-        for section in ("model", "training", "data")
-        for key, value in now[section].items()
-        if earlier[section].get(key) != value
-    ]
+    changed = _differences(load_recipe(run / RECIPE), recipe)
     if changed:
-        raise RecipeError(f"{run}: the run was started with another recipe: {'; '.join(changed)}")
-    started = json.loads((run / VERSIONS).read_text(encoding="utf-8"))
-    if started["data"] != data.fingerprint:
+        raise RecipeError(f"{run}: the run was started with another recipe: {changed}")
+    if _started(run)["data"] != data.fingerprint:
         raise TrainingError(f"{run}: the run was started with other data than {data.folder}")

@@ -8,7 +8,9 @@ number for number, and a clean stop at Ctrl-C, SIGTERM or a loss that is not fin
 
 from __future__ import annotations
 
+import json
 import math
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -34,8 +36,9 @@ from transformers.utils.logging import disable_progress_bar
 
 from pushdown_lm.data.batching import Collator, RandomBatches, Share, TokenBudgetBatches
 from pushdown_lm.data.dataset import Data
+from pushdown_lm.data.tokenization import model_tokenizer
 from pushdown_lm.errors import PushdownError
-from pushdown_lm.files import FolderError, verify_manifest, whole_folder
+from pushdown_lm.files import FolderError, verify_manifest, whole_folder, write_json
 from pushdown_lm.model.modeling import PushdownForCausalLM
 from pushdown_lm.training.checkpoint import (
     checkpoints,
@@ -52,6 +55,8 @@ from pushdown_lm.training.recipe import Recipe, RecipeError
 Batch = dict[str, Tensor]
 
 BEST_METRIC = "eval_perplexity"
+SECONDS = "seconds.json"
+"""In a checkpoint, how long training has taken to get there."""
 METRICS_LOG = "metrics.jsonl"
 """A line for every step and every evaluation of a run."""
 
@@ -152,6 +157,7 @@ class PushdownTrainer(Trainer):
         self._display = ExitStack()
         self._step, self._unseen = _Step(), list[_Step]()
         self._is_stopping = False
+        self._began, self._seconds_before = time.monotonic(), 0.0
         self._evaluation, self._evaluated_at = dict[str, float](), -1
         callbacks: list[TrainerCallback] = [ProgressCallback(self._display)]
         if recipe.training.early_stopping_patience is not None:
@@ -162,12 +168,16 @@ class PushdownTrainer(Trainer):
             data_collator=Collator(cast(int, model.config.pad_token_id)),
             train_dataset=data.train,
             eval_dataset=data.valid,
-            processing_class=data.tokenizer,
+            processing_class=model_tokenizer(data.tokenizer),
             callbacks=callbacks,
         )
         self.remove_callback(PrinterCallback)
         disable_progress_bar()  # of writing weights
         set_seed(recipe.training.seed, device_specific=True)
+
+    def seconds(self) -> float:
+        """How long training has taken so far, in all parts of an interrupted run."""
+        return self._seconds_before + time.monotonic() - self._began
 
     @property
     def is_main(self) -> bool:
@@ -179,7 +189,9 @@ class PushdownTrainer(Trainer):
         return self._is_stopping and self.state.global_step < self.state.max_steps
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+        self._began = time.monotonic()
         if resume_from_checkpoint is not None:
+            self._seconds_before = _read_seconds(Path(resume_from_checkpoint, SECONDS))
             self.args.eval_on_start = False
             state = TrainerState.load_from_json(f"{resume_from_checkpoint}/trainer_state.json")
             if state.global_step >= state.max_steps:  # killed after the last step
@@ -431,6 +443,7 @@ class PushdownTrainer(Trainer):
                 self._save_optimizer_and_scheduler(str(staging))
                 self._save_rng_state(str(staging))
                 if self.args.should_save:
+                    write_json(staging / SECONDS, self.seconds())
                     self._note_callbacks()
                     self.state.save_to_json(str(staging / "trainer_state.json"))
         except FolderError as error:
@@ -500,6 +513,11 @@ class PushdownTrainer(Trainer):
     def _load_rng_state(self, checkpoint: str | None) -> None:
         if checkpoint is not None and self._rng_file(checkpoint).exists():
             set_random_state(load_state(self._rng_file(checkpoint)), self.args.device)
+
+
+def _read_seconds(path: Path) -> float:
+    """Checkpoints of older versions do not say."""
+    return float(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else 0.0
 
 
 def _without_prefix(metrics: Mapping[str, float]) -> dict[str, float]:

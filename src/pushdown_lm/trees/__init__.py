@@ -5,7 +5,15 @@ from pushdown_lm.trees.conllu import Constituents, Nonprojective
 from pushdown_lm.trees.drawing import draw
 from pushdown_lm.trees.nltk_trees import from_nltk, to_nltk
 from pushdown_lm.trees.reading import Errors, Format, parse_tree, parse_trees, read_trees
-from pushdown_lm.trees.tree import Span, Tree, binarize, is_binary, merge_pieces, split_words
+from pushdown_lm.trees.tree import (
+    Span,
+    Tree,
+    binarize,
+    drop_words,
+    is_binary,
+    merge_pieces,
+    split_words,
+)
 
 __all__ = [
     "Constituents",
@@ -17,6 +25,7 @@ __all__ = [
     "binarize",
     "decode_word",
     "draw",
+    "drop_words",
     "encode_word",
     "from_nltk",
     "is_binary",

@@ -8,6 +8,7 @@ A malformed text costs no backtracking, and its error names the line and the col
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import lru_cache, partial
 
@@ -177,24 +178,46 @@ def _diagnose(text: str, is_penn: bool, source: str, first_line: int, follower: 
     return error(len(text), "')'", follower, reason="unclosed bracket")
 
 
-def _chunks(
-    lines: Iterable[str], first_line: int = 1, strict: bool | None = None
-) -> Iterator[tuple[int, str, str]]:
+_ROOT_BRACKET = re.compile(r"\(\s*(?:ROOT|TOP|$|\()")
+"""How a line in the first column starts a tree that cannot stand inside another."""
+LOOKAHEAD = 10_000
+"""Lines after which an open tree that others seem to follow is given up."""
+
+
+def _chunks(lines: Iterable[str], first_line: int = 1) -> Iterator[tuple[int, str, str]]:
     """Runs of lines that hold whole trees: the first line's number, the text, what follows it.
 
-    Where a closing bracket is missing, only the layout shows it: a bracket in the first column
-    starts a tree (`strict`), unless the first tree of the input has such a bracket inside.
+    Balanced brackets decide where a tree ends; its inner lines may start in the first column. Only
+    where a closing bracket is missing does the layout show it: the tree ends before the first inner
+    line that starts in the first column. That is known at once where the line starts a root, or
+    where all trees before stood on one line each, and otherwise from the end of the text.
     """
+    source = enumerate(lines, first_line)
+    again: deque[tuple[int, str]] = deque()  # lines of a tree that was given up, after its end
     buffer: list[str] = []
-    start = first_line
-    depth = 0
-    has_inner_first_column = False
-    for number, line in enumerate(lines, first_line):
+    breaks: list[int] = []  # inner lines that start in the first column
+    start, depth = first_line, 0
+    one_per_line: bool | None = None
+    while True:
+        item = again.popleft() if again else next(source, None)
+        is_given_up = bool(breaks) and (item is None or len(buffer) >= LOOKAHEAD)
+        if item is None and not is_given_up:
+            break
+        if is_given_up:
+            cut = breaks[0]
+            yield start, "".join(buffer[:cut]), "'(' in the first column"
+            rest = [*enumerate(buffer[cut:], start + cut), *([] if item is None else [item])]
+            again.extendleft(reversed(rest))
+            buffer, breaks, depth = [], [], 0
+            continue
+        assert item is not None
+        number, line = item
         if depth and line.startswith("("):
-            if strict:
+            if one_per_line or _ROOT_BRACKET.match(line):
                 yield start, "".join(buffer), "'(' in the first column"
-                buffer, depth = [], 0
-            has_inner_first_column = True
+                buffer, breaks, depth = [], [], 0
+            else:
+                breaks.append(len(buffer))
         if not buffer:
             start = number
         buffer.append(line)
@@ -202,12 +225,10 @@ def _chunks(
         if depth <= 0:
             text = "".join(buffer)
             yield start, text, "the end of the text"
-            if strict is None and "(" in text:
-                strict = not has_inner_first_column
-            buffer, depth = [], 0
-    if buffer and strict is None:
-        yield from _chunks(buffer, start, strict=True)
-    elif buffer:
+            if "(" in text:
+                one_per_line = one_per_line is not False and len(buffer) == 1
+            buffer, breaks, depth = [], [], 0
+    if buffer:
         yield start, "".join(buffer), "the end of the text"
 
 

@@ -166,10 +166,10 @@ def _sentence_to_tree(
             expected, found = f"word number {len(words) + 1}", repr(fields[0])
             raise TreeError(source, number, 1, expected, found, reason="wrong word number")
         head = fields[_HEAD]
-        if not (head.isdecimal() and int(head) <= len(rows)):
+        if not (re.fullmatch("[0-9]{1,9}", head) and int(head) <= len(rows)):
             column = len("\t".join(fields[:_HEAD])) + 2
             expected = f"a head from 0 to {len(rows)}"
-            raise TreeError(source, number, column, expected, repr(head), reason="wrong head")
+            raise TreeError(source, number, column, expected, repr(head[:40]), reason="wrong head")
         words.append(fields[_FORM])
         heads.append(int(head))
     if not rows:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from itertools import accumulate
 
+from pushdown_lm.trees.brackets import to_brackets
 from pushdown_lm.trees.tree import Span, Tree, children_of, label_of
+
+MAX_CELLS = 1_000_000
+"""Characters of the largest drawing; its size grows with words times depth."""
 
 
 def draw(tree: Tree) -> str:
@@ -14,11 +18,17 @@ def draw(tree: Tree) -> str:
        ┌────┴────┐
      ┌─┴──┐   ┌──┴──┐
     The  dog  is  happy
+
+    A tree of more than `MAX_CELLS` characters, which nobody could read, is given as brackets.
     """
-    centers: dict[Span, int] = {}
-    heights: dict[Span, int] = {}
-    rows: list[list[str]] = []
     lefts = [0, *accumulate(max(len(word), 2) + 2 for word in tree.words)]
+    heights: dict[Span, int] = {}
+    for span, children in zip(tree.spans, children_of(tree), strict=True):
+        heights[span] = 1 + max(heights.get(child, 0) for child in children)
+    if lefts[-1] * max(heights.values(), default=0) > MAX_CELLS:
+        return to_brackets(tree)
+    centers: dict[Span, int] = {}
+    rows: list[list[str]] = []
 
     def put(height: int, column: int, text: str) -> None:
         while len(rows) <= height:
@@ -32,7 +42,7 @@ def draw(tree: Tree) -> str:
     for node, (span, children) in enumerate(zip(tree.spans, children_of(tree), strict=True)):
         first, *inner, last = (centers[child] for child in children)
         center = centers[span] = (first + last) // 2
-        height = heights[span] = 1 + max(heights[child] for child in children)
+        height = heights[span]
         put(height, first, "┌" + "─" * (last - first - 1) + "┐")
         for column in inner:
             put(height, column, "┬")

@@ -11,6 +11,7 @@ import io
 import json
 import os
 import re
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
@@ -37,7 +38,9 @@ def _read_snli(lines: Iterable[str], source: str, labelled: bool) -> Iterator[Tr
         try:
             pair = json.loads(line)
             parses = [pair["sentence1_parse"], pair["sentence2_parse"]]
-        except (ValueError, KeyError, TypeError):
+            if not all(isinstance(parse, str) for parse in parses):
+                raise TypeError
+        except (ValueError, KeyError, TypeError, RecursionError):
             expected = "a JSON object with sentence1_parse and sentence2_parse"
             yield TreeError(source, number, 1, expected, repr(line[:40]), reason="not a pair")
             continue
@@ -93,9 +96,16 @@ def _read_lines(
 
 def _file_lines(path: str) -> Iterator[str]:
     opened: Any = partial(gzip.open if path.endswith(".gz") else open, path, "rt")
+    number = 0
     try:
         with opened(encoding="utf-8-sig") as file:
-            yield from file
+            for number, line in enumerate(file, start=1):  # noqa: B007
+                yield line
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        found = f"{error}" if number == 0 else f"damage after this line ({error})"
+        raise TreeError(
+            path, max(number, 1), 1, "whole gzip data", found, reason="bad gzip"
+        ) from None
     except UnicodeDecodeError:
         with opened(encoding="utf-8-sig", errors="surrogateescape") as file:
             text = file.read()

@@ -107,6 +107,24 @@ def split_words(tree: Tree, pieces: Sequence[Sequence[str]]) -> Tree:
     return Tree(tuple(chain(*pieces)), tuple(spans), tree.labels and tuple(labels))
 
 
+def drop_words(tree: Tree, kept: Sequence[bool]) -> Tree:
+    """The tree without some of its words; constituents of fewer than two words vanish."""
+    num_kept = list(accumulate(kept, initial=0))
+    spans: list[Span] = []
+    labels: list[str] = []
+    for node, (start, end) in enumerate(tree.spans):
+        span = num_kept[start], num_kept[end]
+        if span[1] - span[0] < 2:
+            continue
+        if not spans or spans[-1] != span:
+            spans.append(span)
+            labels.append("")
+        if tree.labels:
+            labels[-1] = tree.labels[node] or labels[-1]
+    words = tuple(word for word, is_kept in zip(tree.words, kept, strict=True) if is_kept)
+    return Tree(words, tuple(spans), tree.labels and tuple(labels or tree.labels[-1:]))
+
+
 def merge_pieces(tree: Tree, piece_counts: Sequence[int], words: Sequence[str]) -> Tree:
     """Turn a tree over subword pieces into a tree over words: the inverse of `split_words`.
 
@@ -119,26 +137,26 @@ def merge_pieces(tree: Tree, piece_counts: Sequence[int], words: Sequence[str]) 
         the  un  happy  dog          the  unhappy  dog
 
     Deleting leaves from a binary tree leaves a binary tree, and a constituent whose ends are
-    ends of words keeps exactly its words.
+    ends of words keeps exactly its words. A word of no pieces forms a constituent with the word
+    before it, in whose last piece it is contained.
     """
     num_pieces = len(tree.words)
-    if (len(piece_counts), sum(piece_counts)) != (len(words), num_pieces) or min(piece_counts) < 1:
+    if (
+        (len(piece_counts), sum(piece_counts)) != (len(words), num_pieces)
+        or min(piece_counts) < 0
+        or piece_counts[0] < 1
+    ):
         raise PushdownError(
             f"expected {len(words)} positive piece counts that add up to {num_pieces}, "
             f"found {list(piece_counts)}"
         )
-    num_complete = [0]
-    for word, count in enumerate(piece_counts):
-        num_complete += [word] * (count - 1) + [word + 1]
-    spans: list[Span] = []
-    labels: list[str] = []
-    for node, (start, end) in enumerate(tree.spans):
-        span = num_complete[start], num_complete[end]
-        if span[1] - span[0] < 2:
-            continue
-        if not spans or spans[-1] != span:
-            spans.append(span)
-            labels.append("")
-        if tree.labels:
-            labels[-1] = tree.labels[node] or labels[-1]
-    return Tree(tuple(words), tuple(spans), tree.labels and tuple(labels or tree.labels[-1:]))
+    is_last = [piece == count for count in piece_counts for piece in range(1, count + 1)]
+    merged = drop_words(tree, is_last)
+    if all(piece_counts):
+        return Tree(tuple(words), merged.spans, merged.labels)
+    groups: list[list[str]] = []
+    for word, count in zip(words, piece_counts, strict=True):
+        if count:
+            groups.append([])
+        groups[-1].append(word)
+    return split_words(merged, groups)
