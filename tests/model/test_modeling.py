@@ -17,7 +17,7 @@ from pushdown_lm.model.cache import PushdownCache
 from pushdown_lm.model.configuration import ConfigError, PushdownConfig
 from pushdown_lm.model.modeling import PushdownForCausalLM
 from pushdown_lm.trees import Tree
-from pushdown_lm.trees.oracle import Stack, attachments_from_tree, join_windows
+from pushdown_lm.trees.oracle import Legality, Stack, attachments_from_tree, join_windows
 from tests.models import BOS, EOS, decoder_config, pushdown_model, tape_embeddings
 
 KINDS = ["gpt2", "llama", "qwen3", "nope"]
@@ -52,7 +52,7 @@ def parallel_log_prob(model: PushdownForCausalLM, ids: list[int], history: list[
     return float(total)
 
 
-def histories(length: int) -> list[list[int]]:
+def histories(length: int, legality: Legality = "constituents") -> list[list[int]]:
     """All legal attachment histories of so many words, ROOT first, without EOS."""
     found = []
 
@@ -60,7 +60,7 @@ def histories(length: int) -> list[list[int]]:
         if len(history) == length + 1:
             found.append(history)
             return
-        index, legal = stack.candidates()
+        index, legal = stack.candidates(legality=legality)
         for choice in index[0][legal[0]].tolist():
             extend([*history, choice], stack.step(torch.tensor([choice])))
 
@@ -71,9 +71,11 @@ def histories(length: int) -> list[list[int]]:
 @pytest.mark.parametrize("counts", ["constituents", "open_tokens"])
 @pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
-def test_parallel_equals_incremental(kind: str, counts: str) -> None:
-    model = pushdown_model(kind, num_distances=5, num_depths=3, distance_counts=counts)
-    for history in histories(4):
+def test_parallel_equals_incremental(kind: str, counts: Legality) -> None:
+    model = pushdown_model(
+        kind, num_distances=5, num_depths=3, distance_counts=counts, legality=counts
+    )
+    for history in histories(4, counts):
         ids, attachments = IDS[0].tolist(), [*history, 0]
         expected = incremental_log_prob(model, ids, attachments)
         assert parallel_log_prob(model, ids, attachments) == pytest.approx(expected, abs=1e-9)
@@ -106,6 +108,7 @@ def test_head_input_matters_and_is_checked() -> None:
     [
         {"attachment_head": "mlp"},
         {"attachment_head": "bilinear"},
+        {"attachment_head": "mlp", "legality": "open_tokens"},
         {"head_input": "lower_layers", "pushdown_layers": [1]},
     ],
 )
@@ -120,7 +123,7 @@ def test_probabilities_of_strings_and_parses_sum_to_one(options: dict[str, Any])
     forbid_root[BOS] = -torch.inf  # ROOT is never generated inside a sentence
     finished = unfinished = 0.0
     for length in range(longest + 1):
-        parses = torch.tensor(histories(length))
+        parses = torch.tensor(histories(length, model.config.legality))
         for string in itertools.product(words, repeat=length):
             ids = torch.tensor([[BOS, *string, EOS]]).expand(len(parses), -1)
             closed = torch.cat([parses, torch.zeros(len(parses), 1, dtype=torch.long)], 1)
@@ -157,14 +160,15 @@ def test_conversion_keeps_the_logits(kind: str, tmp_path: Path) -> None:
     original = AutoModelForCausalLM.from_config(decoder_config(kind)).eval()
     original.save_pretrained(tmp_path)
     model = PushdownForCausalLM.from_pretrained_lm(tmp_path, pushdown_layers=[1, 2])
+    ids = IDS.where(IDS != EOS, torch.tensor(model.config.eos_token_id))
     with torch.no_grad():
-        expected = original(IDS).logits
+        expected = original(ids).logits
         for implementation in ("tiled", "gather", "reference", "flex"):
             model.set_attention(implementation)  # type: ignore[arg-type]
-            logits = model(IDS, attachments=ATTACHMENTS).logits
+            logits = model(ids, attachments=ATTACHMENTS).logits
             torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-6)
     model.set_attention("tiled")
-    model(IDS, attachments=ATTACHMENTS, labels=IDS).loss.backward()
+    model(ids, attachments=ATTACHMENTS, labels=ids).loss.backward()
     for embedding in tape_embeddings(model):
         assert embedding.weight.grad is not None
         assert embedding.weight.grad.abs().sum() > 0

@@ -20,7 +20,14 @@ from pushdown_lm.model.settings import DecoderSettings, ModelSettings
 
 DROPOUT_FIELDS = ("resid_pdrop", "embd_pdrop", "attn_pdrop", "attention_dropout", "hidden_dropout")
 """What decoders of Transformers call their dropout probabilities."""
-ADDED_FIELDS = ("attachment_head", "head_input", "num_depths", "num_distances", "distance_counts")
+ADDED_FIELDS = (
+    "attachment_head",
+    "head_input",
+    "legality",
+    "num_depths",
+    "num_distances",
+    "distance_counts",
+)
 """What settings and configuration of a Pushdown model have in common, besides its layers."""
 
 
@@ -41,15 +48,22 @@ def build_model(
         if settings.pretrained is None:
             decoder = decoder_config(settings.decoder, tokenizer, dropout)
             layers = chosen_layers(settings, decoder.num_hidden_layers)
-            config = PushdownConfig(decoder_config=decoder, pushdown_layers=layers, **options)
+            config = PushdownConfig(
+                decoder_config=decoder,
+                pushdown_layers=layers,
+                head_sees_tape=sees_tape(settings, layers),
+                **options,
+            )
             return PushdownForCausalLM(config)
         pretrained = _pretrained_config(settings.pretrained, len(tokenizer))
         if isinstance(pretrained, PushdownConfig):
             return _continue(settings, pretrained, tokenizer, dropout)
         fields = _dropout_fields(set(type(pretrained).__dataclass_fields__), dropout)
+        layers = chosen_layers(settings, pretrained.num_hidden_layers)
         return PushdownForCausalLM.from_pretrained_lm(
             settings.pretrained,
-            pushdown_layers=chosen_layers(settings, pretrained.num_hidden_layers),
+            pushdown_layers=layers,
+            head_sees_tape=sees_tape(settings, layers),
             load_options={**fields, "dtype": torch.float32},
             **options,
         )
@@ -68,6 +82,11 @@ def chosen_layers(settings: ModelSettings, count: int) -> list[int]:
         return parse_layers(layers, count)
     except ConfigError as error:
         raise ConfigError(f"pushdown_{error}") from None
+
+
+def sees_tape(settings: ModelSettings, layers: list[int]) -> bool:
+    """Whether the attachment head sees the tape."""
+    return bool(layers) if settings.head_sees_tape is None else settings.head_sees_tape
 
 
 def decoder_config(
@@ -142,7 +161,8 @@ def _continue(
                 f"pretrained: {folder} has the {name} {getattr(config, name)}, the data "
                 f"has {getattr(tokenizer, name)}"
             )
-    wanted = {"pushdown_layers": chosen_layers(settings, config.decoder.num_hidden_layers)}
+    layers = chosen_layers(settings, config.decoder.num_hidden_layers)
+    wanted = {"pushdown_layers": layers, "head_sees_tape": sees_tape(settings, layers)}
     wanted |= {name: getattr(settings, name) for name in ADDED_FIELDS}
     for name in settings.model_fields_set & wanted.keys():
         if wanted[name] != getattr(config, name):

@@ -96,8 +96,8 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
             self.head = AttachmentHead(
                 hidden_size=config.decoder.hidden_size,
                 embedding_size=embeddings.embedding_dim,
-                num_depths=config.num_depths,
-                num_distances=config.num_distances,
+                num_depths=config.num_depths if config.head_sees_tape else 0,
+                num_distances=config.num_distances if config.head_sees_tape else 0,
                 variant=config.attachment_head,  # type: ignore[arg-type]
                 dropout=config.head_dropout,
                 normalize_next=config.head_input == "lower_layers",
@@ -143,11 +143,12 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
                 f"{type(decoder).__name__} does not call its attention through Transformers' "
                 "AttentionInterface, so Pushdown Layers cannot be put into it"
             )
+        layers = None if pushdown_layers is None else list(pushdown_layers)
         config = PushdownConfig(
             decoder_config=decoder.config,
-            pushdown_layers=None if pushdown_layers is None else list(pushdown_layers),
+            pushdown_layers=layers,
             dtype=decoder.dtype,
-            **options,
+            **{"head_sees_tape": layers != [], **options},
         )
         model = cls(config, decoder)
         if model.head is not None:
@@ -177,7 +178,7 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
         if isinstance(module, TapeEmbedding):
             init.zeros_(module.weight)
         elif isinstance(module, AttachmentHead):
-            if module.variant != "bilinear":
+            if module.tape_embedding is not None:
                 init.zeros_(module.tape_embedding)
         elif isinstance(module, nn.Linear):
             init.normal_(module.weight, std=module.in_features**-0.5)
@@ -289,7 +290,14 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
         separators = roots & (attachments != position) if config.shared_boundary else None
         state = parse_state(attachments, separators)
         features = self._features(state.tape, state)
-        return _Structure(features, candidates(attachments, state.opens, roots, words))
+        options = candidates(
+            attachments,
+            state,
+            roots,
+            words,
+            legality=config.legality,  # type: ignore[arg-type]
+        )
+        return _Structure(features, options)
 
     def _roots_and_words(
         self, input_ids: Tensor, attention_mask: Tensor | None
@@ -303,15 +311,26 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
         return roots, words
 
     def count_targets(
-        self, input_ids: Tensor, labels: Tensor, attention_mask: Tensor | None = None, **_: Any
+        self,
+        input_ids: Tensor,
+        labels: Tensor,
+        attention_mask: Tensor | None = None,
+        attachments: Tensor | None = None,
+        **_: Any,
     ) -> Tensor:
         """How many tokens and how many attachments of a batch the losses are means over: ``(2,)``.
 
-        The head decides about every word but the first of a sentence, which can only shift.
+        The head decides about every word but the first of a sentence, which can only shift. Where
+        only open tokens are legal, it decides where one is open, which the parse tells.
         """
-        roots, words = self._roots_and_words(input_ids, attention_mask)
         scored = self._scored(labels, input_ids, attention_mask)[:, 1:] != IGNORED
-        return torch.stack([scored.sum(), (words[:, 1:] & ~roots[:, :-1]).sum()])
+        if self.config.legality == "open_tokens" and attachments is not None:
+            structure = self._structure(input_ids, attachments, attention_mask)
+            decided = structure.candidates.decided
+        else:
+            roots, words = self._roots_and_words(input_ids, attention_mask)
+            decided = words[:, 1:] & ~roots[:, :-1]
+        return torch.stack([scored.sum(), decided.sum()])
 
     def _is_root(self, tokens: Tensor) -> Tensor:
         return torch.eq(tokens, self.config.bos_token_id)  # type: ignore[arg-type]
@@ -398,7 +417,7 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
             raise ValueError("the model has no attachment head, so it cannot choose attachments")
         if cache.stack is None or cache.last_hidden is None or cache.head_keys is None:
             raise ValueError("nothing has been read yet: advance over ROOT first")
-        index, legal = cache.stack.candidates()
+        index, legal = self.legal_attachments(cache.stack)
         scores = self.head(
             cache.last_hidden[:, None],
             self._next_in_context(cache, tokens, **kwargs),
@@ -435,6 +454,10 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
         """
         self._push(cache, tokens, attachments)
         return self._decode(cache, tokens[:, None], **kwargs).logits[:, -1]
+
+    def legal_attachments(self, stack: Stack) -> tuple[Tensor, Tensor]:
+        """What the next tokens may attach to, as :meth:`Stack.candidates` lists it."""
+        return stack.candidates(legality=self.config.legality)  # type: ignore[arg-type]
 
     def tape_row(self, stack: Stack) -> Tensor:
         """The tape features of the newest token: ``(F, B, 1, L)``."""
