@@ -217,7 +217,7 @@ def generate(
     from pushdown_lm.search.sampling import logits_processors, sample
 
     scorer = _load(model, beam, None, allow_unknown=False)
-    processors = logits_processors(scorer.model, temperature=temperature, top_k=top_k, top_p=top_p)
+    processors = logits_processors(temperature=temperature, top_k=top_k, top_p=top_p)
     prompts = [scorer.encode(text).ids if text else () for text in prompt or [""]]
     wanted = [ids for ids in prompts for _ in range(count)]
     with _output(out) as file, progress("Sampling", len(wanted), "samples") as advance:

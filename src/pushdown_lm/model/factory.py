@@ -14,6 +14,7 @@ from pushdown_lm.data.tokenization import load_tokenizer
 from pushdown_lm.errors import ConfigError, PushdownError
 from pushdown_lm.files import MANIFEST, verify_manifest
 from pushdown_lm.model.configuration import PushdownConfig
+from pushdown_lm.model.forbidden import padding_id
 from pushdown_lm.model.layers import parse_layers
 from pushdown_lm.model.modeling import PushdownForCausalLM
 from pushdown_lm.model.settings import DecoderSettings, ModelSettings
@@ -42,7 +43,7 @@ def build_model(
         "head_dropout": dropout or 0.0,
         "bos_token_id": tokenizer.bos_token_id,
         "eos_token_id": tokenizer.eos_token_id,
-        "pad_token_id": tokenizer.pad_token_id,
+        "pad_token_id": padding_id(tokenizer),
     }
     try:
         if settings.pretrained is None:

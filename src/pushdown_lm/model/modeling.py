@@ -26,37 +26,17 @@ from transformers import (
     PreTrainedModel,
 )
 from transformers import initialization as init
-from transformers.utils.generic import ModelOutput
 
 from pushdown_lm.data.batching import IGNORED
 from pushdown_lm.errors import ConfigError
 from pushdown_lm.model.attention import ATTENTION_NAME, TapeEmbedding, tape_features
 from pushdown_lm.model.cache import PushdownCache
 from pushdown_lm.model.configuration import Implementation, PushdownConfig
+from pushdown_lm.model.forbidden import ForbiddenTokens
 from pushdown_lm.model.head import AttachmentHead
 from pushdown_lm.model.layers import attention_modules, lower_output, tap_query
+from pushdown_lm.model.output import PushdownOutput
 from pushdown_lm.trees.oracle import Candidates, ParseState, Stack, candidates, parse_state
-
-
-@dataclass
-class PushdownOutput(ModelOutput):
-    """What :meth:`PushdownForCausalLM.forward` returns."""
-
-    loss: Tensor | None = None
-    """``lm_loss + attachment_loss_weight * attachment_loss``."""
-    lm_loss: Tensor | None = None
-    """Mean cross-entropy of the tokens, EOS included, in nats."""
-    attachment_loss: Tensor | None = None
-    """Mean cross-entropy of the attachments that the head decides, in nats."""
-    logits: Tensor | None = None
-    """Of the next token. ``(B, T, V)``"""
-    attachment_logits: Tensor | None = None
-    """Of the next token's attachment, by candidate slot, -inf where illegal. ``(B, T, C)``"""
-    attachment_targets: Tensor | None = None
-    """The slot that the next token takes, -100 where there is no choice. ``(B, T)``"""
-    past_key_values: PushdownCache | None = None
-    hidden_states: tuple[Tensor, ...] | None = None
-    attentions: tuple[Tensor, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +69,10 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
             decoder.set_attn_implementation(ATTENTION_NAME)
         self.decoder = decoder
         self._no_split_modules = decoder._no_split_modules
+        self.forbidden = ForbiddenTokens(
+            (config.bos_token_id, config.pad_token_id), end=config.eos_token_id
+        )
+        decoder.register_forward_hook(self.forbidden)
         self._add_tape_embeddings()
         self.head: AttachmentHead | None = None
         if config.attachment_head is not None:
@@ -374,11 +358,12 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
         output.attachment_targets = target.masked_fill(~options.decided, IGNORED)
 
     def _scored(self, labels: Tensor, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
-        """Labels without padding and, where ROOT is a token of its own, without ROOT."""
-        if not self.config.shared_boundary:
-            labels = labels.masked_fill(self._is_root(input_ids), IGNORED)
+        """Labels without padding, and without ROOT but where it is the EOS before it as well."""
+        labels = labels.masked_fill(self.forbidden.among(input_ids), IGNORED)
         if attention_mask is not None:
             labels = labels.masked_fill(attention_mask == 0, IGNORED)
+            begins = attention_mask[:, :-1] == 0  # after padding on the left
+            labels = torch.cat([labels[:, :1], labels[:, 1:].masked_fill(begins, IGNORED)], 1)
         return labels
 
     def _add_losses(

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 from transformers import (
     LogitsProcessorList,
-    SuppressTokensLogitsProcessor,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
@@ -42,18 +41,13 @@ class Sample:
 
 
 def logits_processors(
-    model: PushdownForCausalLM,
     *,
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
 ) -> LogitsProcessorList:
-    """Transformers' processors for these settings; ROOT and padding are never drawn."""
-    config = model.config
-    never = {config.bos_token_id, config.pad_token_id} - {config.eos_token_id, None}
+    """Transformers' processors for these settings; without any, the model's distribution."""
     processors = LogitsProcessorList()
-    if never:
-        processors.append(SuppressTokensLogitsProcessor(sorted(never), device=str(model.device)))
     try:
         if temperature != 1.0:
             processors.append(TemperatureLogitsWarper(temperature))
@@ -80,15 +74,14 @@ def sample(
 
     Args:
         prompts: may be empty; a prompt that is to be continued several times is given as often.
-        processors: as :func:`logits_processors` makes them; by default the model's distribution
-            without ROOT and padding.
+        processors: as :func:`logits_processors` makes them; by default the model's distribution.
         seed: of all random choices; equal seeds give equal samples.
         beam: the width of the search for the prompts' parses.
     """
     if model.head is None:
         raise SearchError("expected a model with an attachment head; this one has none")
     if processors is None:
-        processors = logits_processors(model)
+        processors = logits_processors()
     for number, prompt in enumerate(prompts, start=1):
         if prompt:
             check_sentence(prompt, model.config.max_positions, f"prompt {number}")
