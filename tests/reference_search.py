@@ -60,19 +60,28 @@ def random_model(
     return model
 
 
-def all_histories(length: int) -> Iterator[list[int]]:
-    """Every legal sequence of attachments r_1 .. r_n: Catalan(n) of them."""
+def all_histories(length: int, legality: str = "constituents") -> Iterator[list[int]]:
+    """Every legal sequence of attachments r_1 .. r_n: Catalan(n) of them for constituents.
 
-    def extend(history: list[int], stack: list[int]) -> Iterator[list[int]]:
+    The stack holds (start, right end); a constituent of one token is open.
+    """
+
+    def extend(history: list[int], stack: list[tuple[int, int]]) -> Iterator[list[int]]:
         position = len(history) + 1
         if position > length:
             yield history
             return
-        yield from extend([*history, position], [*stack, position])
-        for below, right_end in enumerate(stack):
-            yield from extend([*history, right_end], [*stack[:below], position])
+        yield from extend([*history, position], [*stack, (position, position)])
+        for below, (start, right_end) in enumerate(stack):
+            if legality == "constituents" or start == right_end:
+                yield from extend([*history, right_end], [*stack[:below], (start, position)])
 
     return extend([], [])
+
+
+def legal_histories(model: PushdownForCausalLM, length: int) -> list[list[int]]:
+    """Every sequence of attachments that the model's legality allows."""
+    return list(all_histories(length, model.config.legality))
 
 
 @torch.no_grad()
@@ -96,7 +105,7 @@ def exact_log_prefixes(model: PushdownForCausalLM, sentence: Sequence[int]) -> l
     """log Z_t, t = 1 .. n + 1, each summed over all histories of the tokens before x_t."""
     tokens = [*sentence, model.config.eos_token_id or 0]
     return [
-        float(log_joints(model, tokens[:t], list(all_histories(t - 1))).logsumexp(0))
+        float(log_joints(model, tokens[:t], legal_histories(model, t - 1)).logsumexp(0))
         for t in range(1, len(tokens) + 1)
     ]
 

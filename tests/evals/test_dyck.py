@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import islice
 
 import numpy as np
@@ -11,10 +10,11 @@ import torch
 from scipy.stats import binomtest
 
 from pushdown_lm.corpora.dyck import Dyck, Prefix
-from pushdown_lm.evals.dyck import evaluate_dyck, wilson_interval
+from pushdown_lm.evals.dyck import Answer, evaluate_dyck, wilson_interval
 from pushdown_lm.model.modeling import PushdownForCausalLM
 from pushdown_lm.search.beam import SearchError, search
 from tests.models import BOS, pushdown_model
+from tests.reference_search import all_histories
 
 LANGUAGE = Dyck(num_types=3, max_nesting=3, min_length=4, max_length=10)
 IDS = np.array([4, 5, 6, 7, 8, 9])
@@ -28,21 +28,6 @@ def prefixes(count: int, seed: int = 0) -> list[Prefix]:
 
 def model_of(kind: str = "nope", seed: int = 0, **options: object) -> PushdownForCausalLM:
     return pushdown_model(kind, seed=seed, layers=2, num_depths=4, num_distances=3, **options)
-
-
-def all_parses(count: int) -> Iterator[list[int]]:
-    """Every legal history of ``count`` symbols."""
-
-    def extend(history: list[int], ends: list[int]) -> Iterator[list[int]]:
-        position = len(history) + 1
-        if position > count:
-            yield history
-            return
-        yield from extend([*history, position], [*ends, position])
-        for index, end in enumerate(ends):
-            yield from extend([*history, end], [*ends[:index], position])
-
-    return extend([], [])
 
 
 @torch.no_grad()
@@ -64,17 +49,18 @@ def closing_probabilities(
     return torch.stack(joints), torch.stack(nexts)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_own_parses_as_enumerated(seed: int) -> None:
-    model = model_of(seed=seed)
+@pytest.mark.parametrize("answer", ["mixture", "best"])
+@pytest.mark.parametrize("legality", ["constituents", "open_tokens"])
+def test_own_parses_as_enumerated(legality: str, answer: Answer) -> None:
+    model = model_of(seed=1, legality=legality)
     asked = [prefix for prefix in prefixes(40) if len(prefix.symbols) <= 5]
-    scores = evaluate_dyck(model, asked, IDS, beam=10_000, threshold=torch.inf)
-    assert scores.searched.all()
+    scores = evaluate_dyck(model, asked, IDS, beam=10_000, threshold=torch.inf, answer=answer)
     for prefix, correct, right in zip(asked, scores.correct, scores.right_attachments, strict=True):
-        parses = list(all_parses(len(prefix.symbols)))
+        parses = list(all_histories(len(prefix.symbols), legality))
         joints, nexts = closing_probabilities(model, IDS[prefix.symbols].tolist(), parses)
         mixture = (joints[:, None] * nexts).sum(0)
-        assert correct == (int(mixture.argmax()) == prefix.answer - 3)
+        answers = mixture if answer == "mixture" else nexts[int(joints.argmax())]
+        assert correct == (int(answers.argmax()) == prefix.answer - 3)
         best = np.array(parses[int(joints.argmax())])
         assert right == (best == prefix.attachments)[1:].sum()
     assert 0 < scores.accuracy < 1

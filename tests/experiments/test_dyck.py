@@ -60,7 +60,8 @@ def test_results(finished: Path) -> None:
         row = found["seeds"]["0"][model]["rows"]["nesting-15-50"]
         assert row["items"] == len(row["answers"]) == len(row["difficulty"].split()) == 3
         assert row["correct"] == row["answers"].count("1")
-        assert found["seeds"]["0"][model]["training"]["steps"] == 2
+        training = found["seeds"]["0"][model]["training"]
+        assert (training["steps"], training["tokens"]) == (2, 1200)
     assert (finished / "out" / "accuracy.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -146,9 +147,12 @@ def test_variants_differ_in_what_they_say(name: str) -> None:
     assert config.decoder.num_hidden_layers == 6
     assert bool(config.pushdown_layers) == ("base" not in name)
     assert name.startswith(("open", "distance")) == (config.num_distances > 0)
+    assert (config.legality == Dyck.legality) == (name != "constituents")
+    assert (config.num_depths > 2) == name.startswith(("depth", "open-depth"))
+    assert config.head_sees_tape == ("base" not in name)
     assert name.startswith("open") == (config.distance_counts == "open_tokens")
     assert ("alone" in name) == (config.num_depths == 0)
-    rotary = "rotary" in name or name in ("base", "paper")
+    rotary = "rotary" in name or name in ("base", "paper", "depths", "constituents")
     assert config.decoder.no_rope_layers == [int(rotary)] * 6
     longest = max(getattr(row, "max_length", 1000) for row in ROWS.values())
     assert config.max_positions > longest
@@ -172,12 +176,18 @@ def test_command(
         return int(exit_.value.code or 0)
 
     assert run("--models", "transformer") == 2
-    assert "model: expected one of base, paper, open" in capsys.readouterr().err
+    assert "model: expected one of base, paper, depths, open" in capsys.readouterr().err
+    assert run("--answer", "worst") == 2
+    assert "answer: expected one of mixture, best" in capsys.readouterr().err
     settings = [word for override in TINY for word in ("--set", override)]
     folders = ["--out", str(finished / "quick"), "--runs", str(finished / "quick-runs")]
     arguments = ["--quick", "--models", "paper", "--items", "2", "--rows", "nesting-15-50"]
+    arguments += ["--strings", "50", "--answer", "best"]
     monkeypatch.setattr("pushdown_lm.experiments.dyck.DyckOptions.quick", lambda: OPTIONS)
     assert run(*arguments, *folders, *settings) == 0
     printed = capsys.readouterr().out
     assert "| Pushdown-LM (paper) | Pushdown-LM (here) |" in printed
     assert "pushdown reproduce dyck --quick --models paper" in printed
+    assert "Trained on 50 strings" in printed
+    assert "its best parse answers" in printed
+    assert "What differs from the authors' experiment" in printed

@@ -133,7 +133,8 @@ def test_logits_are_the_original_s(
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "model").eval()
     ids = torch.randint(3, 300, (3, 20))
     attachments = torch.arange(20).expand(3, 20)
-    torch.testing.assert_close(model(ids, attachments=attachments).logits, original(ids).logits)
+    expected = model.forbidden.mask(original(ids).logits)
+    torch.testing.assert_close(model(ids, attachments=attachments).logits, expected)
     recorded = json.loads((tmp_path / "model" / "conversion.json").read_text())
     assert recorded["pushdown_layers"] == [1, 2]
 
@@ -202,6 +203,24 @@ def test_boundaries_that_are_asked_for(gpt2: Path, tmp_path: Path) -> None:
         convert(gpt2, tmp_path / "other", eos="<end>")
 
 
+@pytest.mark.parametrize("asked", [None, "<s>"])
+def test_a_document_boundary_is_preferred_to_a_chat_marker(
+    gpt2: Path, tmp_path: Path, asked: str | None
+) -> None:
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(gpt2)
+    tokenizer.add_special_tokens({"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"})
+    tokenizer.add_tokens(["<|endoftext|>"], special_tokens=True)
+    source = save_gpt2(tmp_path / "source", tokenizer)
+    conversion = convert(source, tmp_path / "model", bos=asked)
+    assert conversion.bos_token == (asked or "<|endoftext|>")
+    assert conversion.eos_token == "<|endoftext|>"
+    expected = "the tokenizer's <|im_start|> marks turns of a chat" if asked is None else "asked"
+    assert expected in conversion.reasons["bos"]
+    model, saved = load_model(tmp_path / "model")
+    assert model.config.shared_boundary == (asked is None)
+    assert saved.bos_token == conversion.bos_token
+
+
 def load_with(folder: Path, **special_tokens: None) -> PreTrainedTokenizerFast:
     kept = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"} | special_tokens
     backend = PreTrainedTokenizerFast.from_pretrained(folder).backend_tokenizer
@@ -222,6 +241,7 @@ def test_command(
     printed = capsys.readouterr().out
     assert "pushdown layers\t3\n" in printed
     assert "logits\tsame as the original's" in printed
+    assert "begin with\t<s>: the tokenizer's\n" in printed
     assert run_cli(monkeypatch, "convert", llama, "--out", out) == 2
     assert "expected a new or empty folder" in capsys.readouterr().err
 
@@ -306,7 +326,7 @@ def test_real_gguf(tmp_path: Path) -> None:
     attachments = torch.arange(ids.shape[1])[None]
     with torch.inference_mode():
         new, old = model.eval()(ids, attachments=attachments).logits, original(ids).logits
-    torch.testing.assert_close(new, old, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(new, model.forbidden.mask(old), rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.slow

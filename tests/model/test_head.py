@@ -25,7 +25,7 @@ def prepare(parses: list[Tree]) -> tuple[torch.Tensor, Candidates]:
     words = (position > 0) & (position < lengths - 1)
     roots = (position == 0).expand_as(batch)
     features = torch.stack([state.tape.clamp(max=3), state.distance.clamp(max=3) + 4])
-    return features, candidates(batch, state.opens, roots, words)
+    return features, candidates(batch, state, roots, words)
 
 
 def make_head(variant: str) -> AttachmentHead:

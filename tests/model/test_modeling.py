@@ -17,7 +17,7 @@ from pushdown_lm.model.cache import PushdownCache
 from pushdown_lm.model.configuration import ConfigError, PushdownConfig
 from pushdown_lm.model.modeling import PushdownForCausalLM
 from pushdown_lm.trees import Tree
-from pushdown_lm.trees.oracle import Stack, attachments_from_tree, join_windows
+from pushdown_lm.trees.oracle import Legality, Stack, attachments_from_tree, join_windows
 from tests.models import BOS, EOS, decoder_config, pushdown_model, tape_embeddings
 
 KINDS = ["gpt2", "llama", "qwen3", "nope"]
@@ -52,7 +52,7 @@ def parallel_log_prob(model: PushdownForCausalLM, ids: list[int], history: list[
     return float(total)
 
 
-def histories(length: int) -> list[list[int]]:
+def histories(length: int, legality: Legality = "constituents") -> list[list[int]]:
     """All legal attachment histories of so many words, ROOT first, without EOS."""
     found = []
 
@@ -60,7 +60,7 @@ def histories(length: int) -> list[list[int]]:
         if len(history) == length + 1:
             found.append(history)
             return
-        index, legal = stack.candidates()
+        index, legal = stack.candidates(legality=legality)
         for choice in index[0][legal[0]].tolist():
             extend([*history, choice], stack.step(torch.tensor([choice])))
 
@@ -71,9 +71,11 @@ def histories(length: int) -> list[list[int]]:
 @pytest.mark.parametrize("counts", ["constituents", "open_tokens"])
 @pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
-def test_parallel_equals_incremental(kind: str, counts: str) -> None:
-    model = pushdown_model(kind, num_distances=5, num_depths=3, distance_counts=counts)
-    for history in histories(4):
+def test_parallel_equals_incremental(kind: str, counts: Legality) -> None:
+    model = pushdown_model(
+        kind, num_distances=5, num_depths=3, distance_counts=counts, legality=counts
+    )
+    for history in histories(4, counts):
         ids, attachments = IDS[0].tolist(), [*history, 0]
         expected = incremental_log_prob(model, ids, attachments)
         assert parallel_log_prob(model, ids, attachments) == pytest.approx(expected, abs=1e-9)
@@ -106,6 +108,7 @@ def test_head_input_matters_and_is_checked() -> None:
     [
         {"attachment_head": "mlp"},
         {"attachment_head": "bilinear"},
+        {"attachment_head": "mlp", "legality": "open_tokens"},
         {"head_input": "lower_layers", "pushdown_layers": [1]},
     ],
 )
@@ -114,18 +117,14 @@ def test_probabilities_of_strings_and_parses_sum_to_one(options: dict[str, Any])
     """All strings over two words up to length 4, with all parses, and the unfinished prefixes."""
     model = pushdown_model("gpt2", layers=2, vocabulary=4, **options)
     words, longest = (2, 3), 4
-    output_embedding = model.decoder.lm_head.weight
-    output_embedding[BOS] = 0
-    forbid_root = torch.zeros(4, dtype=torch.float64)
-    forbid_root[BOS] = -torch.inf  # ROOT is never generated inside a sentence
     finished = unfinished = 0.0
     for length in range(longest + 1):
-        parses = torch.tensor(histories(length))
+        parses = torch.tensor(histories(length, model.config.legality))
         for string in itertools.product(words, repeat=length):
             ids = torch.tensor([[BOS, *string, EOS]]).expand(len(parses), -1)
             closed = torch.cat([parses, torch.zeros(len(parses), 1, dtype=torch.long)], 1)
             output = model(ids, attachments=closed)
-            tokens = (output.logits + forbid_root).log_softmax(-1)
+            tokens = output.logits.log_softmax(-1)
             target = output.attachment_targets.clamp(min=0)[..., None]
             slots = output.attachment_logits.log_softmax(-1).gather(-1, target)[..., 0]
             slots = slots.masked_fill(output.attachment_targets < 0, 0.0)
@@ -157,14 +156,15 @@ def test_conversion_keeps_the_logits(kind: str, tmp_path: Path) -> None:
     original = AutoModelForCausalLM.from_config(decoder_config(kind)).eval()
     original.save_pretrained(tmp_path)
     model = PushdownForCausalLM.from_pretrained_lm(tmp_path, pushdown_layers=[1, 2])
+    ids = IDS.where(IDS != EOS, torch.tensor(model.config.eos_token_id))
     with torch.no_grad():
-        expected = original(IDS).logits
+        expected = model.forbidden.mask(original(ids).logits)
         for implementation in ("tiled", "gather", "reference", "flex"):
             model.set_attention(implementation)  # type: ignore[arg-type]
-            logits = model(IDS, attachments=ATTACHMENTS).logits
+            logits = model(ids, attachments=ATTACHMENTS).logits
             torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-6)
     model.set_attention("tiled")
-    model(IDS, attachments=ATTACHMENTS, labels=IDS).loss.backward()
+    model(ids, attachments=ATTACHMENTS, labels=ids).loss.backward()
     for embedding in tape_embeddings(model):
         assert embedding.weight.grad is not None
         assert embedding.weight.grad.abs().sum() > 0
@@ -177,7 +177,8 @@ def test_conversion_is_exact_against_eager_attention(tmp_path: Path) -> None:
     original.save_pretrained(tmp_path)
     model = PushdownForCausalLM.from_pretrained_lm(tmp_path, attention="gather")
     with torch.no_grad():
-        assert torch.equal(model(IDS, attachments=ATTACHMENTS).logits, original(IDS).logits)
+        expected = model.forbidden.mask(original(IDS).logits)
+        assert torch.equal(model(IDS, attachments=ATTACHMENTS).logits, expected)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -216,6 +217,40 @@ def test_padding_changes_nothing(kind: str) -> None:
     torch.testing.assert_close(padded.logits[:, :6], alone.logits)
     torch.testing.assert_close(padded.lm_loss, alone.lm_loss)
     torch.testing.assert_close(padded.attachment_loss, alone.attachment_loss)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "shared"])
+@torch.no_grad()
+def test_padding_on_the_left_changes_no_loss(kind: str) -> None:
+    """The first ROOT of a row is given, also where it is the id that ends sentences."""
+    model = pushdown_model(kind)
+    ids = IDS.where(IDS != EOS, torch.tensor(model.config.eos_token_id))
+    alone = model(ids, attachments=ATTACHMENTS, labels=ids)
+    padding = torch.full((1, 2), model.config.eos_token_id)
+    padded = {
+        "input_ids": torch.cat([padding, ids], 1),
+        "attachments": torch.cat([torch.tensor([[0, 1]]), ATTACHMENTS + 2], 1),
+        "labels": torch.cat([padding, ids], 1),
+        "attention_mask": torch.tensor([[0, 0, 1, 1, 1, 1, 1, 1]]),
+    }
+    output = model(**padded, position_ids=torch.tensor([[0, 0, *range(6)]]))
+    torch.testing.assert_close(output.lm_loss, alone.lm_loss)
+    torch.testing.assert_close(output.attachment_loss, alone.attachment_loss)
+    assert model.count_targets(**padded).tolist() == [5, 3]
+
+
+@torch.no_grad()
+def test_what_cannot_follow_has_no_probability() -> None:
+    """ROOT, padding and what a scorer refuses; EOS always can follow."""
+    model = pushdown_model("gpt2", pad_token_id=2)
+    output = model(IDS, attachments=ATTACHMENTS, labels=IDS)
+    assert (output.logits == -torch.inf).all((0, 1)).nonzero()[:, 0].tolist() == [BOS, 2]
+    assert output.loss.isfinite()
+    model.forbidden.add([4, EOS, None])
+    cache = PushdownCache(config=model.config.decoder)
+    logits = model.advance(cache, torch.tensor([BOS]), torch.tensor([0]))
+    assert logits[0].isinf().nonzero()[:, 0].tolist() == [BOS, 2, 4]
+    assert pushdown_model("shared").forbidden.ids == set()
 
 
 @torch.no_grad()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections import Counter
 
@@ -25,19 +24,6 @@ VOCABULARY = 4
 def model(request: pytest.FixtureRequest) -> PushdownForCausalLM:
     """Over two words, with probabilities that are neither flat nor extreme."""
     return random_model(seed=5, scale=0.25, vocabulary=VOCABULARY, **request.param)
-
-
-def without_root(model: PushdownForCausalLM) -> PushdownForCausalLM:
-    """The same model with ROOT's probability moved to the other tokens at every step."""
-    original = model.decoder.lm_head.forward
-
-    def forward(hidden: torch.Tensor) -> torch.Tensor:
-        logits = original(hidden)
-        logits[..., BOS] = -torch.inf
-        return logits
-
-    model.decoder.lm_head.forward = forward
-    return model
 
 
 def expected_frequencies(
@@ -83,7 +69,7 @@ def chi_square(samples: list[Sample], expected: dict[tuple, float]) -> float:
 
 def test_frequencies_match_the_model(model: PushdownForCausalLM) -> None:
     samples = sample(model, [()] * 4000, max_tokens=3, seed=1)
-    expected = expected_frequencies(without_root(copy.deepcopy(model)), max_tokens=3)
+    expected = expected_frequencies(model, max_tokens=3)
     assert sum(expected.values()) == pytest.approx(1.0)
     assert chi_square(samples, expected) > 0.01
 
@@ -91,7 +77,7 @@ def test_frequencies_match_the_model(model: PushdownForCausalLM) -> None:
 def test_continuations_of_a_prompt_match_the_posterior(model: PushdownForCausalLM) -> None:
     """The prompt's parse is drawn given the whole prompt, not word by word."""
     samples = sample(model, [(2, 3, 2)] * 4000, max_tokens=4, seed=1)
-    expected = expected_frequencies(without_root(copy.deepcopy(model)), 4, prompt=(2, 3, 2))
+    expected = expected_frequencies(model, 4, prompt=(2, 3, 2))
     assert chi_square(samples, expected) > 0.01
 
 
@@ -112,22 +98,22 @@ def test_prompts_of_mixed_lengths_share_a_batch(model: PushdownForCausalLM) -> N
 
 
 def test_processors_narrow_the_choice(model: PushdownForCausalLM) -> None:
-    greedy = logits_processors(model, top_k=1)
+    greedy = logits_processors(top_k=1)
     results = sample(model, [(2,)] * 50, max_tokens=2, processors=greedy)
     by_history: dict[tuple[int, ...], set[tuple[int, ...]]] = {}
     for result in results:
         by_history.setdefault(tuple(result.history[:1]), set()).add(tuple(result.tokens))
     assert all(len(continuations) == 1 for continuations in by_history.values())
-    hot = logits_processors(model, temperature=100.0)
+    hot = logits_processors(temperature=100.0)
     lengths = [len(s.tokens) for s in sample(model, [()] * 3000, max_tokens=1, processors=hot)]
     assert lengths.count(0) / len(lengths) == pytest.approx(1 / 3, abs=0.04)
-    assert sample(model, [()], max_tokens=3, processors=logits_processors(model, top_p=1e-6))
+    assert sample(model, [()], max_tokens=3, processors=logits_processors(top_p=1e-6))
 
 
 @pytest.mark.parametrize("options", [{"temperature": -1.0}, {"top_k": 0}, {"top_p": 1.5}])
 def test_bad_settings_are_named(model: PushdownForCausalLM, options: dict[str, float]) -> None:
     with pytest.raises(SearchError, match=next(iter(options))):
-        logits_processors(model, **options)
+        logits_processors(**options)
 
 
 def test_open_joints_leave_eos_out(model: PushdownForCausalLM) -> None:

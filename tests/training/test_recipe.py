@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig
 
+from pushdown_lm.corpora.dyck import Dyck, build_dyck_data
 from pushdown_lm.data.dataset import Data
+from pushdown_lm.data.tokenization import train_word_vocabulary
 from pushdown_lm.errors import ConfigError
 from pushdown_lm.model.factory import build_model, chosen_layers
-from pushdown_lm.model.settings import ModelSettings
+from pushdown_lm.model.settings import DecoderSettings, ModelSettings
 from pushdown_lm.training.recipe import RecipeError, load_recipe, recipe_names
 from pushdown_lm.training.run import run_recipe
 from tests.tiny_training import tiny_data, tiny_recipe
@@ -37,17 +39,40 @@ def small_gpt2(tmp_path_factory: pytest.TempPathFactory, windows: Data) -> Path:
     return folder
 
 
-EXPERIMENTS = ("bllip-lg", "demo", "dyck", "gpt2-medium", "wikitrees-small")
+EXPERIMENTS = ("bllip-lg", "demo", "english-small", "gpt2-medium", "smollm2", "wikitrees-small")
 
 
-def test_every_experiment_has_its_base_twin() -> None:
-    assert {*EXPERIMENTS, *(f"{name}-base" for name in EXPERIMENTS)} <= set(recipe_names())
-    for name in EXPERIMENTS:
-        recipe, base = load_recipe(name), load_recipe(f"{name}-base")
-        assert base.training == recipe.training
-        assert base.model == recipe.model.model_copy(update={"pushdown_layers": "none"})
-        assert base.model.attachment_head == "mlp"
-        assert base.name == f"{name}-base"
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_has_its_base_and_its_multitask_twin(name: str) -> None:
+    recipe = load_recipe(name)
+    for suffix, head in (("base", None), ("multitask", "mlp")):
+        twin = load_recipe(f"{name}-{suffix}")
+        assert twin.training == recipe.training
+        changes = {"pushdown_layers": "none", "attachment_head": head}
+        assert twin.model == recipe.model.model_copy(update=changes)
+        assert twin.name == f"{name}-{suffix}"
+
+
+def test_only_the_base_lm_of_dyck_has_the_attachment_loss() -> None:
+    recipe, base = load_recipe("dyck"), load_recipe("dyck-base")
+    assert base.model == recipe.model.model_copy(update={"pushdown_layers": "none"})
+    heads = {name: load_recipe(name).model.attachment_head for name in recipe_names()}
+    assert [name for name in heads if name.endswith("-base") and heads[name]] == ["dyck-base"]
+
+
+@pytest.mark.parametrize("asked", [None, True, False])
+def test_a_head_sees_the_tape_of_pushdown_layers_unless_told(asked: bool | None) -> None:
+    tokenizer = train_word_vocabulary([["a", "b"]])
+    for layers in ("all", "none"):
+        settings = ModelSettings(
+            decoder=DecoderSettings(num_hidden_layers=1, hidden_size=8, num_attention_heads=2),
+            pushdown_layers=layers,
+            head_sees_tape=asked,
+        )
+        model = build_model(settings, tokenizer)
+        expected = layers == "all" if asked is None else asked
+        assert model.config.head_sees_tape == expected
+        assert (model.head.tape_embedding is not None) == expected
 
 
 def test_bllip_lg_is_the_paper_s() -> None:
@@ -110,6 +135,8 @@ def test_every_recipe_takes_two_steps(
         overrides.append("data.window=48")
     recipe = load_recipe(name, overrides)
     chosen = windows if full.data.window is not None else data
+    if full.model.legality == Dyck.legality:
+        chosen = build_dyck_data(tmp_path / "dyck", train=60, valid=10)
     metrics = run_recipe(recipe, chosen, tmp_path / "run")
     assert metrics["steps"] == 2
     assert 1 < metrics["perplexity"] < 10 * len(chosen.tokenizer)

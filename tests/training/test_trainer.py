@@ -8,9 +8,11 @@ import resource
 import signal
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -18,6 +20,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from pushdown_lm.corpora.dyck import Dyck
 from pushdown_lm.data.batching import Collator, RandomBatches, Share
 from pushdown_lm.data.dataset import Data
 from pushdown_lm.files import FolderError, verify_manifest
@@ -32,6 +35,7 @@ from pushdown_lm.training.trainer import (
 )
 from pushdown_lm.trees.oracle import attachments_from_tree
 from tests import strategies
+from tests.models import BOS, EOS, pushdown_model
 from tests.tiny_training import read_log, tiny_data, tiny_recipe
 
 
@@ -114,6 +118,25 @@ def test_targets_are_those_of_the_model(trees: list[Any], shared: bool, data: Da
     assert tokens == sum(len(tree.words) + 1 for tree in trees)
     assert attachments == (outputs.attachment_targets != -100).sum()
     torch.testing.assert_close(outputs.lm_loss / tokens, means.lm_loss)
+
+
+def test_open_tokens_are_counted_by_the_parse() -> None:
+    """A word is decided where a bracket is open: not the first, nor one after all are closed."""
+    language = Dyck(num_types=2, max_nesting=3, max_length=20)
+    strings = list(islice(language.strings(0), 6))
+    model = pushdown_model("gpt2", legality=Dyck.legality, num_depths=2)
+    examples = [
+        {
+            "input_ids": [BOS, *(string.symbols + 2).tolist(), EOS],
+            "attachments": [0, *string.attachments.tolist(), 0],
+        }
+        for string in strings
+    ]
+    batch = Collator(EOS)(examples)
+    nesting = [np.cumsum(np.where(string.symbols < 2, 1, -1))[:-1] for string in strings]
+    targets = model(**batch).attachment_targets
+    assert model.count_targets(**batch)[1] == (targets != -100).sum()
+    assert (targets != -100).sum() == sum((open_brackets > 0).sum() for open_brackets in nesting)
 
 
 _models: dict[str, Any] = {}

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from pushdown_lm.trees import Tree, binarize, read_trees
 from pushdown_lm.trees.oracle import (
+    Legality,
     OracleError,
     Stack,
     algorithm1,
@@ -200,25 +201,66 @@ def test_stack_steps_equal_the_parallel_rows(window: tuple[list[int], list[bool]
 
 @given(st.lists(binary_trees(min_words=2, max_words=8), min_size=1, max_size=4))
 def test_candidates_equal_those_of_the_stack(parses: list[Tree]) -> None:
-    sentences = [attachments_from_tree(parse) for parse in parses]
+    check_candidates([attachments_from_tree(parse) for parse in parses], "constituents")
+
+
+@st.composite
+def open_token_parses(draw: st.DrawFn) -> list[int]:
+    """Attachments to open tokens only, each chosen from what Algorithm 1 has left untouched."""
+    attachments = [0]
+    for position in range(1, draw(st.integers(2, 10))):
+        tape = algorithm1(attachments)[-1]
+        is_open = [token for token in range(1, position) if tape[token] == 0]
+        attachments.append(draw(st.sampled_from([position, *is_open])))
+    return [*attachments, 0]
+
+
+@given(st.lists(open_token_parses(), min_size=1, max_size=4))
+def test_open_tokens_are_those_that_no_reduce_has_touched(sentences: list[list[int]]) -> None:
+    check_candidates(sentences, "open_tokens")
+
+
+def check_candidates(sentences: list[list[int]], legality: Legality) -> None:
+    """The closed form lists what the stack lists, step by step, and what Algorithm 1 allows."""
     length = max(map(len, sentences))
     batch = torch.tensor([[*row, *range(len(row), length)] for row in sentences])
     lengths = torch.tensor([len(row) for row in sentences])[:, None]
     position = torch.arange(length)
     roots = (position == 0).expand_as(batch)
     words = (position > 0) & (position < lengths - 1)
-    options = candidates(batch, parse_state(batch).opens, roots, words)
+    options = candidates(batch, parse_state(batch), roots, words, legality=legality)
     for row, sentence in enumerate(sentences):
         stack = Stack.start(1)
         for token in range(1, len(sentence) - 1):
-            index, legal = stack.candidates()
+            index, legal = stack.candidates(legality=legality)
+            if legality == "open_tokens":
+                tape = algorithm1(sentence[:token])[-1]
+                untouched = [j for j in range(token - 1, 0, -1) if tape[j] == 0]
+                assert index[0][legal[0]].tolist() == [token, *untouched]
             here = options.index[row, token - 1][options.legal[row, token - 1]]
             assert here.tolist() == index[0][legal[0]].tolist()
             slot = options.target[row, token - 1]
             assert options.index[row, token - 1, slot] == sentence[token]
-            assert bool(options.decided[row, token - 1]) == (token > 1)
+            assert bool(options.decided[row, token - 1]) == (int(legal.sum()) > 1)
             stack = stack.step(torch.tensor([sentence[token]]))
         assert not options.decided[row, len(sentence) - 2 :].any()
+
+
+@pytest.mark.parametrize(
+    ("attachments", "legality", "message"),
+    [
+        ([0, 1, 1, 2, 0], "open_tokens", r"token 3 attaches to 2, .* shift or attach to \[\]"),
+        ([0, 1, 2, 1, 2, 0], "constituents", r"token 4 attaches to 2, .* attach to \[3\]"),
+    ],
+)
+def test_an_illegal_parse_is_an_error(
+    attachments: list[int], legality: Legality, message: str
+) -> None:
+    batch = torch.tensor([attachments, attachments])
+    position = torch.arange(len(attachments)).expand_as(batch)
+    words = (position > 0) & (position < len(attachments) - 1)
+    with pytest.raises(OracleError, match=message):
+        candidates(batch, parse_state(batch), position == 0, words, legality=legality)
 
 
 def test_select_reorders_and_copies() -> None:

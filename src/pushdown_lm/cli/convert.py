@@ -39,7 +39,9 @@ def convert(
     """Put Pushdown Layers into a pretrained language model.
 
     Until it is trained, the new model computes what the old one did; a batch of tokens proves it.
-    With --layers none it is the paper's Base-LM, which is trained alike, for comparison.
+    With --layers none --head none it is the paper's Base-LM, which is trained alike, for
+    comparison; with --layers none alone, the multi-task LM. A token that separates documents begins
+    and ends sentences rather than one that marks turns of a chat; --bos and --eos say otherwise.
 
     pushdown convert gpt2-medium --layers last:12 --out models/gpt2-medium
 
@@ -67,6 +69,8 @@ def convert(
     typer.echo(f"pushdown layers\t{chosen}")
     typer.echo(f"parameters\t{done.parameters:,}, {done.added_parameters:,} of them new")
     typer.echo(f"sentences\t{done.bos_token} ... {done.eos_token}, padding {done.pad_token}")
+    typer.echo(f"begin with\t{done.bos_token}: {done.reasons['bos']}")
+    typer.echo(f"end with\t{done.eos_token}: {done.reasons['eos']}")
     typer.echo(
         f"logits\tsame as the original's: largest difference {done.largest_difference:.2g}, "
         f"largest logit {done.largest_logit:.2g}"

@@ -47,14 +47,20 @@ def dyck(
     runs: Runs = None,
     models: Annotated[
         str, typer.Option(help="Models, separated by commas; also: ablations, all.")
-    ] = "base,paper,open",
+    ] = "base,paper,depths,open",
     seeds: Seeds = 1,
     first_seed: FirstSeed = 0,
     rows: Annotated[
         str | None, typer.Option(help="Rows, separated by commas, as distance-300.")
     ] = None,
     items: Annotated[int | None, typer.Option(min=1, help="Prefixes a row and seed.")] = None,
+    strings: Annotated[
+        int | None, typer.Option(min=1, help="Training strings, of 48 symbols on average.")
+    ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Short for training.steps.")] = None,
+    answer: Annotated[
+        str, typer.Option(help="Which parses of the beam answer: mixture or best.")
+    ] = "mixture",
     overrides: Overrides = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="A few minutes: less training, fewer prefixes.")
@@ -67,13 +73,21 @@ def dyck(
 
     pushdown reproduce dyck --quick
 
-    pushdown reproduce dyck --seeds 3
+    pushdown reproduce dyck --models open --seeds 3
+
+    pushdown reproduce dyck --models base,paper --strings 660000 --steps 16000
 
     pushdown reproduce dyck --models ablations
     """
     from dataclasses import replace
 
-    from pushdown_lm.experiments.dyck import DyckOptions, choose_models, choose_rows, reproduce_dyck
+    from pushdown_lm.experiments.dyck import (
+        DyckOptions,
+        choose_answer,
+        choose_models,
+        choose_rows,
+        reproduce_dyck,
+    )
     from pushdown_lm.experiments.dyck_report import markdown
 
     chosen = choose_models(models)
@@ -83,6 +97,8 @@ def dyck(
         options,
         rows=options.rows if rows is None else choose_rows(rows),
         items=items or options.items,
+        strings=strings or options.strings,
+        answer=choose_answer(answer),
         overrides=(*options.overrides, *changes),
     )
     out = out or Path("results", "dyck-quick" if quick else "dyck")

@@ -240,7 +240,7 @@ def generate(
 
     _check_output(out)
     scorer = _load(model, beam, None, allow_unknown=False)
-    processors = logits_processors(scorer.model, temperature=temperature, top_k=top_k, top_p=top_p)
+    processors = logits_processors(temperature=temperature, top_k=top_k, top_p=top_p)
     prompts = [scorer.encode(text).ids if text else () for text in prompt or [""]]
     wanted = [(ids, (at, number)) for at, ids in enumerate(prompts) for number in range(count)]
     with _output(out) as file, progress("Sampling", len(wanted), "samples") as advance:

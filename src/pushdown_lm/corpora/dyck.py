@@ -16,7 +16,9 @@ its own until the pair around it closes, or EOS does:
     tape after 6           1    3 3       4 4    3
 
 So `oracle.attachments_from_tree` parses the n-ary tree that has a constituent for every pair of
-brackets.
+brackets. A bracket attaches to one that is still open and to nothing else, so the language's
+legality (:data:`pushdown_lm.trees.oracle.Legality`) is ``open_tokens``; and whether a token is open
+or closed, the authors' tape, is a depth of 0 or of 1 and more: ``num_depths: 2``.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +39,7 @@ from numpy.typing import NDArray
 from pushdown_lm.console import progress
 from pushdown_lm.data.encoding import DataError, Sentence, parse_shape
 from pushdown_lm.files import write_json
+from pushdown_lm.trees.oracle import Legality
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -72,6 +75,9 @@ class Dyck:
     max_nesting: int = 10
     min_length: int = 4
     max_length: int = 500
+
+    legality: ClassVar[Legality] = "open_tokens"
+    """What a symbol may attach to."""
 
     def __post_init__(self) -> None:
         if self.num_types < 1 or self.max_nesting < 1:

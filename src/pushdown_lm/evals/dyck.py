@@ -7,6 +7,8 @@ symbol. The parse of the prefix is the model's own, by beam search over its atta
 
     p(x | prefix) ~ sum_r p(prefix, r) p(x | prefix, r)        r: the entries of the beam
 
+or, as in the authors' code, by p(x | prefix, r) of the best entry alone.
+
 The same is asked with the gold parse, so that one sees whether parsing or prediction fails.
 
 **Search only where it matters.** One parallel pass over the gold parse also gives the model's own
@@ -20,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -34,7 +37,11 @@ from pushdown_lm.search.beam import SearchError, SearchResult, search_batches
 
 PAIRS = 1 << 22
 """Pairs of positions, B x T x T, of one parallel pass."""
-SEARCH_CELLS = 1 << 16
+SEARCH_CELLS = 1 << 17
+"""Enough sentences at once that the cost of a step is the entries' and not Python's."""
+
+Answer: TypeAlias = Literal["mixture", "best"]
+"""Whether all parses of a beam answer together, or the best alone."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +85,7 @@ def evaluate_dyck(
     *,
     beam: int = 10,
     threshold: float = 5.0,
+    answer: Answer = "mixture",
     search_cells: int = SEARCH_CELLS,
     advance: Advance | None = None,
 ) -> DyckScores:
@@ -87,6 +95,7 @@ def evaluate_dyck(
         symbol_ids: the token of each symbol, opening brackets first: ``(2K,)``.
         beam, threshold, search_cells: of the search, as in :func:`pushdown_lm.search.beam.search`;
             ``search_cells`` is its ``batch_cells``.
+        answer: who answers where the beam holds several parses.
         advance: is told the number of prefixes done.
     """
     if model.head is None:
@@ -117,9 +126,11 @@ def evaluate_dyck(
         for row, result in found.items():
             number = waiting[row]
             gold = torch.from_numpy(prefixes[number].attachments.astype(np.int64))
-            right = (result.histories[0].cpu() == gold)[1:].sum()
+            best = int(torch.tensor(result.log_open_joints).argmax())
+            right = (result.histories[best].cpu() == gold)[1:].sum()
             scores.right_attachments[number] = int(right)
-            log_prob = task.mixture(result)
+            log_prob = task.continuations(result)
+            log_prob = log_prob[best] if answer == "best" else task.mixture(result, log_prob)
             scores.correct[number] = task.is_right([number], log_prob[None])[0]
             _report(advance, 1)
     return scores
@@ -186,10 +197,14 @@ class _Task:
         margin = margin.masked_fill(output.attachment_targets == IGNORED, torch.inf)
         return log_probs.cpu(), margin.amin(-1).cpu()
 
-    def mixture(self, result: SearchResult) -> Tensor:
-        """Log-probabilities ``(K,)`` of the closing brackets, summed over the parses of a beam."""
+    def continuations(self, result: SearchResult) -> Tensor:
+        """Log-probabilities ``(N, K)`` of the closing brackets under each parse of a beam."""
         logits: Tensor = self.model.get_output_embeddings()(result.hidden)
-        log_probs = logits.double().log_softmax(-1)[:, self.closing].cpu()
+        logits = self.model.forbidden.mask(logits)
+        return logits.double().log_softmax(-1)[:, self.closing].cpu()
+
+    def mixture(self, result: SearchResult, log_probs: Tensor) -> Tensor:
+        """Those of the beam ``(K,)``: the parses' ``(N, K)``, summed."""
         weights = torch.tensor(result.log_open_joints, dtype=torch.float64).log_softmax(0)
         return (log_probs + weights[:, None]).logsumexp(0)
 

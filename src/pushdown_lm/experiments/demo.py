@@ -1,8 +1,8 @@
 """The main job end to end on the built-in corpus: train shallow, test deeper.
 
-A Base-LM (attachments as a second task) and a Pushdown-LM of the same size learn from generated
-sentences of little nesting. Both are then asked about minimal pairs nested as deep as those
-sentences and deeper: a counterpart of the Dyck experiment in an English-like language.
+A Base-LM (with attachments as a second task, so that it parses too) and a Pushdown-LM learn from
+generated sentences of little nesting. Both are then asked about minimal pairs nested as deep as
+those sentences and deeper: a counterpart of the Dyck experiment in an English-like language.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from pushdown_lm.search.scorer import Scorer
 from pushdown_lm.training.run import METRICS, MODEL
 from pushdown_lm.trees import Tree, binarize, draw
 
-MODELS = {"Base-LM": "demo-base", "Pushdown-LM": "demo"}
+MODELS = {"Base-LM": "demo-multitask", "Pushdown-LM": "demo"}
 """The recipe of each model."""
 PHENOMENA = {
     "number": "agreement",

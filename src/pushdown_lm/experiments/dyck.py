@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 import torch
 
@@ -28,6 +28,7 @@ from pushdown_lm.corpora.dyck import (
     build_dyck_data,
     symbol_ids,
 )
+from pushdown_lm.evals.dyck import Answer, evaluate_dyck
 from pushdown_lm.experiments.experiment import ReproductionError, ensure_trained, provenance
 from pushdown_lm.files import atomic_write, write_json
 from pushdown_lm.training.recipe import Recipe, load_recipe
@@ -69,14 +70,16 @@ MODELS = {
             "nesting-15-50": 68.3,
         },
     ),
+    "depths": Variant("Pushdown-LM, depths", "dyck-depths"),
     "open": Variant("Pushdown-LM, open distance", "dyck-open"),
 }
 ABLATIONS = {
     "base-nopos": Variant("Base-LM, no positions", "dyck-base", (ROPE_OFF,)),
-    "depth-nopos": Variant("depth, no positions", "dyck", (ROPE_OFF,)),
-    "closed-nopos": Variant(
-        "closed or open, no positions", "dyck-distance", ("model.num_distances=0",)
+    "constituents": Variant(
+        "published, any constituent is legal", "dyck", ("model.legality=constituents",)
     ),
+    "depth-nopos": Variant("depth, no positions", "dyck-depths", (ROPE_OFF,)),
+    "closed-nopos": Variant("closed or open, no positions", "dyck", (ROPE_OFF,)),
     "open-alone": Variant("open tokens alone, no positions", "dyck-open", ("model.num_depths=0",)),
     "open-depth": Variant(
         "depth and open tokens, no positions", "dyck-open", ("model.num_depths=64",)
@@ -88,9 +91,6 @@ ABLATIONS = {
     ),
     "open-rotary": Variant("closed or open and open tokens, rotary", "dyck-open", (ROPE_ON,)),
     "distance": Variant("closed or open and stack distance, no positions", "dyck-distance"),
-    "closed-rotary": Variant(
-        "closed or open, rotary", "dyck-distance", ("model.num_distances=0", ROPE_ON)
-    ),
 }
 """What the parts of the tape and the positions are good for."""
 VARIANTS = MODELS | ABLATIONS
@@ -101,8 +101,8 @@ ROWS = {row.name: row for row in (*PAPER_ROWS, *FURTHER_ROWS)}
 class DyckOptions:
     """How large the experiment is."""
 
-    strings: int = 100_000
-    """Training strings."""
+    strings: int = 250_000
+    """Training strings: 12 million symbols, so that the recipes' steps read each about once."""
     held_out: int = 1_000
     rows: tuple[str, ...] = tuple(ROWS)
     items: int = 500
@@ -110,6 +110,8 @@ class DyckOptions:
     beam: int = 8
     threshold: float = 4.0
     """Nats below the best entry at which search drops an entry."""
+    answer: Answer = "mixture"
+    """Whether all parses of the beam answer together, or the best alone."""
     overrides: tuple[str, ...] = ()
     """``key=value`` overrides of all recipes."""
 
@@ -134,7 +136,8 @@ class DyckOptions:
     @property
     def evaluation(self) -> dict[str, Any]:
         """What the result of a row depends on, besides the model."""
-        return {"items": self.items, "beam": self.beam, "threshold": self.threshold}
+        names = ("items", "beam", "threshold", "answer")
+        return {name: getattr(self, name) for name in names}
 
 
 def choose_models(names: str) -> list[str]:
@@ -151,6 +154,11 @@ def choose_models(names: str) -> list[str]:
 def choose_rows(names: str) -> tuple[str, ...]:
     """Names of rows, separated by commas."""
     return tuple(_known("row", names.split(","), ROWS))
+
+
+def choose_answer(name: str) -> Answer:
+    """An :data:`~pushdown_lm.evals.dyck.Answer` by its name."""
+    return cast(Answer, _known("answer", [name], get_args(Answer))[0])
 
 
 def _known(kind: str, names: Sequence[str], known: Sequence[str] | Mapping[str, Any]) -> list[str]:
@@ -229,13 +237,17 @@ def _test(run: Path, seed: int, options: DyckOptions) -> None:
 
 
 def _tested(model: Any, ids: Any, row: Row, seed: int, options: DyckOptions) -> dict[str, Any]:
-    from pushdown_lm.evals.dyck import evaluate_dyck
-
     prefixes = row.prefixes(options.items, [seed, 2, *row.name.encode()])
     began = time.monotonic()
     with progress(f"Testing {row.title}", options.items, "prefixes") as advance:
         scores = evaluate_dyck(
-            model, prefixes, ids, beam=options.beam, threshold=options.threshold, advance=advance
+            model,
+            prefixes,
+            ids,
+            beam=options.beam,
+            threshold=options.threshold,
+            answer=options.answer,
+            advance=advance,
         )
     return {
         **options.evaluation,
@@ -302,10 +314,13 @@ def _seed_number(folder: Path) -> int:
 
 
 def _model_result(run: Path, options: DyckOptions) -> dict[str, Any] | None:
-    from pushdown_lm.training.run import METRICS
+    from pushdown_lm.training.run import METRICS, RECIPE
 
     found = {name: _row_result(run, name, options) for name in ROWS}
     rows = {name: row for name, row in found.items() if row is not None}
     if not rows:
         return None
-    return {"training": json.loads((run / METRICS).read_text(encoding="utf-8")), "rows": rows}
+    training = json.loads((run / METRICS).read_text(encoding="utf-8"))
+    if budget := load_recipe(run / RECIPE).training.tokens_per_batch:
+        training["tokens"] = training["steps"] * budget
+    return {"training": training, "rows": rows}

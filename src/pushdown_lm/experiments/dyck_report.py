@@ -27,6 +27,23 @@ LABELS = {
 }
 
 
+ANSWERS = {"mixture": "the mixture over the beam", "best": "its best parse"}
+DIFFERENCES = """\
+What differs from the authors' experiment, besides the number of symbols read (theirs: about 32
+million, 10,000 batches of 64 strings, learning rate 1e-4):
+
+- positions are rotary or left out, theirs sinusoidal, relative, and in the attachment head too;
+- the head's softmax runs over legal attachments, theirs over all positions;
+- depth embeddings start at 0, theirs are drawn from N(0, 1);
+- prefixes are drawn anew for every seed over all 20 types of brackets, theirs are about 50 a row
+  from one set, of 10 types in the row of deep nesting; their beam is 50, its best parse answers.
+
+The tape of the published model tells open tokens from closed ones, "depths" has the depths of the
+paper's section 3, and "open distance" is ours: the number of open tokens to the top of the stack.
+In all models a token attaches to open tokens only, as in the authors' search.
+"""
+
+
 def _rows(results: Results, model: str, row: str) -> list[dict[str, Any]]:
     """The results of a row, one for each seed that has them."""
     return [
@@ -94,8 +111,10 @@ def markdown(results: Results) -> str:
         f"{options['items']} test prefixes a row and seed.{overrides} The closing bracket is "
         "chosen among 20. In brackets: 95% Wilson intervals over the prefixes of all seeds.\n",
         "## Accuracy with the model's own parse\n",
-        f"Beam {options['beam']}, threshold {options['threshold']} nats.\n",
+        f"Beam {options['beam']}, threshold {options['threshold']} nats; "
+        f"{ANSWERS[options['answer']]} answers.\n",
         paper_table(results),
+        DIFFERENCES,
         "## Accuracy of all models\n",
         accuracy_table(results),
         "Lowest and highest seed:\n",
@@ -116,6 +135,7 @@ def markdown(results: Results) -> str:
 def _training_table(results: Results) -> str:
     columns: dict[str, tuple[str, str]] = {
         "steps": ("steps", ",.0f"),
+        "tokens": ("symbols", ",.0f"),
         "training_seconds": ("seconds", ",.0f"),
         "perplexity": ("perplexity", ".3f"),
         "attachment_accuracy": ("attachments, share", ".4f"),

@@ -10,6 +10,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
 from pushdown_lm.errors import ConfigError
+from pushdown_lm.trees.oracle import Legality
 
 Implementation: TypeAlias = Literal["reference", "gather", "tiled", "flex"]
 """The implementations of :mod:`pushdown_lm.model.attention`."""
@@ -25,8 +26,9 @@ DistanceCounts: TypeAlias = Literal["constituents", "open_tokens"]
 class PushdownConfig(PreTrainedConfig):
     """A decoder of Transformers with Pushdown Layers and an attachment head.
 
-    ``pushdown_layers=[]`` with a head is the paper's Base-LM (attachments as a second task), and
-    without a head the plain language model.
+    ``pushdown_layers=[]`` without a head is the plain language model, the Base-LM of the paper's
+    sections 4.2 and 4.3. With a head, attachments are a second task: the Base-LM of its Dyck
+    experiment, called multi-task LM elsewhere.
     """
 
     model_type: ClassVar[str] = "pushdown"
@@ -44,6 +46,12 @@ class PushdownConfig(PreTrainedConfig):
     """What the head sees of the next token: its ``embedding``, as in the paper, or the token in
     context, by the ``lower_layers``. The layers below the first pushdown layer do not depend on the
     parse, so what they compute at the next token is known before it is attached."""
+    head_sees_tape: bool = True
+    """Whether the head's keys see depth and distance. A multi-task LM, a head without pushdown
+    layers, has no tape in the authors' code; the builders of models choose it so."""
+    legality: str = "constituents"
+    """What a token may attach to: the right ends of all ``constituents`` on the stack, or only
+    ``open_tokens``, the tokens that no reduce has touched (:mod:`pushdown_lm.trees.oracle`)."""
     num_depths: int = 64
     """Rows of the depth embedding; greater depths share its last row."""
     num_distances: int = 0
@@ -99,6 +107,7 @@ class PushdownConfig(PreTrainedConfig):
                 f"none with pushdown_layers {self.pushdown_layers}"
             )
         _check_choice("distance_counts", self.distance_counts, get_args(DistanceCounts))
+        _check_choice("legality", self.legality, get_args(Legality))
         if (
             self.num_depths < 0
             or self.num_distances < 0

@@ -15,6 +15,7 @@ from pushdown_lm.data.tokenization import load_tokenizer, text_rule
 from pushdown_lm.errors import ConfigError, PushdownError
 from pushdown_lm.files import MANIFEST, verify_manifest
 from pushdown_lm.model.configuration import PushdownConfig
+from pushdown_lm.model.forbidden import padding_id
 from pushdown_lm.model.layers import parse_layers
 from pushdown_lm.model.loading import load_weights
 from pushdown_lm.model.modeling import PushdownForCausalLM
@@ -22,7 +23,14 @@ from pushdown_lm.model.settings import DecoderSettings, ModelSettings
 
 DROPOUT_FIELDS = ("resid_pdrop", "embd_pdrop", "attn_pdrop", "attention_dropout", "hidden_dropout")
 """What decoders of Transformers call their dropout probabilities."""
-ADDED_FIELDS = ("attachment_head", "head_input", "num_depths", "num_distances", "distance_counts")
+ADDED_FIELDS = (
+    "attachment_head",
+    "head_input",
+    "legality",
+    "num_depths",
+    "num_distances",
+    "distance_counts",
+)
 """What settings and configuration of a Pushdown model have in common, besides its layers."""
 
 
@@ -37,13 +45,18 @@ def build_model(
         "head_dropout": dropout or 0.0,
         "bos_token_id": tokenizer.bos_token_id,
         "eos_token_id": tokenizer.eos_token_id,
-        "pad_token_id": tokenizer.pad_token_id,
+        "pad_token_id": padding_id(tokenizer),
     }
     try:
         if settings.pretrained is None:
             decoder = decoder_config(settings.decoder, tokenizer, dropout)
             layers = chosen_layers(settings, decoder.num_hidden_layers)
-            config = PushdownConfig(decoder_config=decoder, pushdown_layers=layers, **options)
+            config = PushdownConfig(
+                decoder_config=decoder,
+                pushdown_layers=layers,
+                head_sees_tape=sees_tape(settings, layers),
+                **options,
+            )
             return PushdownForCausalLM(config)
         pretrained = _pretrained_config(settings.pretrained, len(tokenizer))
         if not isinstance(pretrained, PushdownConfig):
@@ -51,9 +64,11 @@ def build_model(
         if isinstance(pretrained, PushdownConfig):
             return _continue(settings, pretrained, tokenizer, dropout)
         fields = _dropout_fields(set(type(pretrained).__dataclass_fields__), dropout)
+        layers = chosen_layers(settings, pretrained.num_hidden_layers)
         return PushdownForCausalLM.from_pretrained_lm(
             settings.pretrained,
-            pushdown_layers=chosen_layers(settings, pretrained.num_hidden_layers),
+            pushdown_layers=layers,
+            head_sees_tape=sees_tape(settings, layers),
             load_options={**fields, "dtype": torch.float32, "trust_remote_code": False},
             **options,
         )
@@ -73,6 +88,11 @@ def chosen_layers(settings: ModelSettings, count: int) -> list[int]:
         return parse_layers(layers, count)
     except ConfigError as error:
         raise ConfigError(f"pushdown_{error}") from None
+
+
+def sees_tape(settings: ModelSettings, layers: list[int]) -> bool:
+    """Whether the attachment head sees the tape."""
+    return bool(layers) if settings.head_sees_tape is None else settings.head_sees_tape
 
 
 def decoder_config(
@@ -185,7 +205,8 @@ def _continue(
                 f"pretrained: {folder} has the {name} {getattr(config, name)}, the data "
                 f"has {getattr(tokenizer, name)}"
             )
-    wanted = {"pushdown_layers": chosen_layers(settings, config.decoder.num_hidden_layers)}
+    layers = chosen_layers(settings, config.decoder.num_hidden_layers)
+    wanted = {"pushdown_layers": layers, "head_sees_tape": sees_tape(settings, layers)}
     wanted |= {name: getattr(settings, name) for name in ADDED_FIELDS}
     for name in settings.model_fields_set & wanted.keys():
         if wanted[name] != getattr(config, name):

@@ -51,9 +51,12 @@ class AttachmentHead(nn.Module):
         self.scaling = hidden_size**-0.5
         self.query = _two_layers(hidden_size + embedding_size, hidden_size, dropout)
         self.key = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.tape_embedding: nn.Parameter | None = None
         if variant != "bilinear":
             self.shift_key = _two_layers(hidden_size + embedding_size, hidden_size, dropout)
-            self.tape_embedding = nn.Parameter(torch.zeros(num_depths + num_distances, hidden_size))
+            if num_depths + num_distances:
+                embedding = torch.zeros(num_depths + num_distances, hidden_size)
+                self.tape_embedding = nn.Parameter(embedding)
 
     def queries(self, hidden: Tensor, next_embedding: Tensor) -> tuple[Tensor, Tensor]:
         """The query of each decision and the score of shifting: ``(B, T, d)``, ``(B, T)``."""
@@ -82,12 +85,13 @@ class AttachmentHead(nn.Module):
             keys: ``(B, S, d)``, ``self.key`` of the hidden states of all positions so far.
             index: ``(B, T, C)``, positions of the candidates; slot 0 is the shift.
             legal: ``(B, T, C)`` bool.
-            features: ``(F, B, T, S)``, rows of the tape embedding for each position.
+            features: ``(F, B, T, S)``, rows of the tape embedding for each position; a head
+                without one leaves them unseen.
         """
         query, shift = self.queries(hidden, next_embedding)
         index = index.clamp(max=keys.shape[1] - 1)
         scores = (query @ keys.transpose(1, 2)).gather(-1, index)
-        if self.variant != "bilinear":
+        if self.tape_embedding is not None:
             table = query @ self.tape_embedding.to(query.dtype).T  # (B, T, D)
             for feature in features:
                 scores = scores + table.gather(-1, feature.gather(-1, index).long())
@@ -102,7 +106,9 @@ class AttachmentHead(nn.Module):
         The authors' form, T x S x d keys and all. Column j < S stands for position j.
         """
         query, shift = self.queries(hidden, next_embedding)
-        composed = keys[:, None] + self.tape_embedding.to(query.dtype)[features.long()].sum(0)
+        composed = keys[:, None]
+        if self.tape_embedding is not None:
+            composed = composed + self.tape_embedding.to(query.dtype)[features.long()].sum(0)
         scores = (query[:, :, None] * composed).sum(-1)
         earlier = torch.ones_like(scores[0], dtype=torch.bool).tril(
             scores.shape[-1] - scores.shape[-2]

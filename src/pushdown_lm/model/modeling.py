@@ -26,37 +26,17 @@ from transformers import (
     PreTrainedModel,
 )
 from transformers import initialization as init
-from transformers.utils.generic import ModelOutput
 
 from pushdown_lm.data.batching import IGNORED
 from pushdown_lm.errors import ConfigError
 from pushdown_lm.model.attention import ATTENTION_NAME, TapeEmbedding, tape_features
 from pushdown_lm.model.cache import PushdownCache
 from pushdown_lm.model.configuration import Implementation, PushdownConfig
+from pushdown_lm.model.forbidden import ForbiddenTokens
 from pushdown_lm.model.head import AttachmentHead
 from pushdown_lm.model.layers import attention_modules, lower_output, tap_query
+from pushdown_lm.model.output import PushdownOutput
 from pushdown_lm.trees.oracle import Candidates, ParseState, Stack, candidates, parse_state
-
-
-@dataclass
-class PushdownOutput(ModelOutput):
-    """What :meth:`PushdownForCausalLM.forward` returns."""
-
-    loss: Tensor | None = None
-    """``lm_loss + attachment_loss_weight * attachment_loss``."""
-    lm_loss: Tensor | None = None
-    """Mean cross-entropy of the tokens, EOS included, in nats."""
-    attachment_loss: Tensor | None = None
-    """Mean cross-entropy of the attachments that the head decides, in nats."""
-    logits: Tensor | None = None
-    """Of the next token. ``(B, T, V)``"""
-    attachment_logits: Tensor | None = None
-    """Of the next token's attachment, by candidate slot, -inf where illegal. ``(B, T, C)``"""
-    attachment_targets: Tensor | None = None
-    """The slot that the next token takes, -100 where there is no choice. ``(B, T)``"""
-    past_key_values: PushdownCache | None = None
-    hidden_states: tuple[Tensor, ...] | None = None
-    attentions: tuple[Tensor, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +69,10 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
             decoder.set_attn_implementation(ATTENTION_NAME)
         self.decoder = decoder
         self._no_split_modules = decoder._no_split_modules
+        self.forbidden = ForbiddenTokens(
+            (config.bos_token_id, config.pad_token_id), end=config.eos_token_id
+        )
+        decoder.register_forward_hook(self.forbidden)
         self._add_tape_embeddings()
         self.head: AttachmentHead | None = None
         if config.attachment_head is not None:
@@ -96,8 +80,8 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
             self.head = AttachmentHead(
                 hidden_size=config.decoder.hidden_size,
                 embedding_size=embeddings.embedding_dim,
-                num_depths=config.num_depths,
-                num_distances=config.num_distances,
+                num_depths=config.num_depths if config.head_sees_tape else 0,
+                num_distances=config.num_distances if config.head_sees_tape else 0,
                 variant=config.attachment_head,  # type: ignore[arg-type]
                 dropout=config.head_dropout,
                 normalize_next=config.head_input == "lower_layers",
@@ -145,11 +129,12 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
                 f"{type(decoder).__name__} does not call its attention through Transformers' "
                 "AttentionInterface, so Pushdown Layers cannot be put into it"
             )
+        layers = None if pushdown_layers is None else list(pushdown_layers)
         config = PushdownConfig(
             decoder_config=decoder.config,
-            pushdown_layers=None if pushdown_layers is None else list(pushdown_layers),
+            pushdown_layers=layers,
             dtype=decoder.dtype,
-            **options,
+            **{"head_sees_tape": layers != [], **options},
         )
         model = cls(config, decoder)
         if model.head is not None:
@@ -179,7 +164,7 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
         if isinstance(module, TapeEmbedding):
             init.zeros_(module.weight)
         elif isinstance(module, AttachmentHead):
-            if module.variant != "bilinear":
+            if module.tape_embedding is not None:
                 init.zeros_(module.tape_embedding)
         elif isinstance(module, nn.Linear):
             init.normal_(module.weight, std=module.in_features**-0.5)
@@ -291,7 +276,14 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
         separators = roots & (attachments != position) if config.shared_boundary else None
         state = parse_state(attachments, separators)
         features = self._features(state.tape, state)
-        return _Structure(features, candidates(attachments, state.opens, roots, words))
+        options = candidates(
+            attachments,
+            state,
+            roots,
+            words,
+            legality=config.legality,  # type: ignore[arg-type]
+        )
+        return _Structure(features, options)
 
     def _roots_and_words(
         self, input_ids: Tensor, attention_mask: Tensor | None
@@ -305,15 +297,26 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
         return roots, words
 
     def count_targets(
-        self, input_ids: Tensor, labels: Tensor, attention_mask: Tensor | None = None, **_: Any
+        self,
+        input_ids: Tensor,
+        labels: Tensor,
+        attention_mask: Tensor | None = None,
+        attachments: Tensor | None = None,
+        **_: Any,
     ) -> Tensor:
         """How many tokens and how many attachments of a batch the losses are means over: ``(2,)``.
 
-        The head decides about every word but the first of a sentence, which can only shift.
+        The head decides about every word but the first of a sentence, which can only shift. Where
+        only open tokens are legal, it decides where one is open, which the parse tells.
         """
-        roots, words = self._roots_and_words(input_ids, attention_mask)
         scored = self._scored(labels, input_ids, attention_mask)[:, 1:] != IGNORED
-        return torch.stack([scored.sum(), (words[:, 1:] & ~roots[:, :-1]).sum()])
+        if self.config.legality == "open_tokens" and attachments is not None:
+            structure = self._structure(input_ids, attachments, attention_mask)
+            decided = structure.candidates.decided
+        else:
+            roots, words = self._roots_and_words(input_ids, attention_mask)
+            decided = words[:, 1:] & ~roots[:, :-1]
+        return torch.stack([scored.sum(), decided.sum()])
 
     def _is_root(self, tokens: Tensor) -> Tensor:
         return torch.eq(tokens, self.config.bos_token_id)  # type: ignore[arg-type]
@@ -357,11 +360,12 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
         output.attachment_targets = target.masked_fill(~options.decided, IGNORED)
 
     def _scored(self, labels: Tensor, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
-        """Labels without padding and, where ROOT is a token of its own, without ROOT."""
-        if not self.config.shared_boundary:
-            labels = labels.masked_fill(self._is_root(input_ids), IGNORED)
+        """Labels without padding, and without ROOT but where it is the EOS before it as well."""
+        labels = labels.masked_fill(self.forbidden.among(input_ids), IGNORED)
         if attention_mask is not None:
             labels = labels.masked_fill(attention_mask == 0, IGNORED)
+            begins = attention_mask[:, :-1] == 0  # after padding on the left
+            labels = torch.cat([labels[:, :1], labels[:, 1:].masked_fill(begins, IGNORED)], 1)
         return labels
 
     def _add_losses(
@@ -400,7 +404,7 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
             raise ValueError("the model has no attachment head, so it cannot choose attachments")
         if cache.stack is None or cache.last_hidden is None or cache.head_keys is None:
             raise ValueError("nothing has been read yet: advance over ROOT first")
-        index, legal = cache.stack.candidates()
+        index, legal = self.legal_attachments(cache.stack)
         scores = self.head(
             cache.last_hidden[:, None],
             self._next_in_context(cache, tokens, **kwargs),
@@ -437,6 +441,10 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
         """
         self._push(cache, tokens, attachments)
         return self._decode(cache, tokens[:, None], **kwargs).logits[:, -1]
+
+    def legal_attachments(self, stack: Stack) -> tuple[Tensor, Tensor]:
+        """What the next tokens may attach to, as :meth:`Stack.candidates` lists it."""
+        return stack.candidates(legality=self.config.legality)  # type: ignore[arg-type]
 
     def tape_row(self, stack: Stack) -> Tensor:
         """The tape features of the newest token: ``(F, B, 1, L)``."""

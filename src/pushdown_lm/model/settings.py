@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from pushdown_lm.trees.oracle import Legality
+
 MAX_INTEGER = 2**31 - 1
 Positive = Annotated[int, Field(gt=0, le=MAX_INTEGER)]
 
@@ -40,13 +42,17 @@ class ModelSettings(Section):
         Annotated[str, Field(pattern=r"^(all|none|(first|last):[1-9][0-9]*)$")]
         | list[Annotated[int, Field(ge=0)]]
     ) = "all"
-    """all, none, first:N, last:N, or a list of layer indices. With none and an attachment head
-    the model is the paper's Base-LM."""
+    """all, none, first:N, last:N, or a list of layer indices. With none the model is a Base-LM:
+    the plain language model, or with an attachment head the multi-task LM."""
     attachment_head: Literal["mlp", "bilinear", "all_positions"] | None = "mlp"
     """The variant of the attachment head; null for no head."""
     head_input: Literal["embedding", "lower_layers"] = "embedding"
     """What the head sees of the next token: its embedding, or what the layers below the first
     pushdown layer compute at it."""
+    head_sees_tape: bool | None = None
+    """Whether the head sees depth and distance; if left out, where there are pushdown layers."""
+    legality: Legality = "constituents"
+    """What a token may attach to: all constituents on the stack, or open tokens only."""
     num_depths: Annotated[int, Field(ge=0, le=MAX_INTEGER)] = 64
     """Rows of the depth embedding; deeper tokens share the last."""
     num_distances: Annotated[int, Field(ge=0, le=MAX_INTEGER)] = 0

@@ -341,7 +341,7 @@ def _attachment_scores(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Log-probabilities of the candidates, their positions and legality, all ``(N, C)``."""
     assert model.head is not None
-    index, legal = stack.candidates()
+    index, legal = model.legal_attachments(stack)
     position = index.clamp(max=len(stack) - 1)
     tape = model.tape_row(stack)  # (F, N, 1, L)
     scores = model.head(

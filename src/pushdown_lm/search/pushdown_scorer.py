@@ -144,7 +144,7 @@ class PushdownScorer:
         threshold: entries further than this below the best, in nats, are dropped.
         batch_cells: the budget of a batch, as in :func:`pushdown_lm.search.beam.search`.
         allow_unknown: read words outside the vocabulary as the unknown token; otherwise they are
-            an error, and `parse` gives None.
+            an error, `parse` gives None, and the model never predicts that token.
     """
 
     def __init__(
@@ -167,6 +167,8 @@ class PushdownScorer:
         self._encode_words = WordEncoder(settings)
         self._backend = Tokenizer.from_str(settings.tokenizer)
         self._reads_words = settings.rule.text == "tokenized" and not is_word_level(tokenizer)
+        if not allow_unknown:
+            model.forbidden.add([settings.unknown_id])
         self._check_model()
 
     @classmethod
@@ -208,6 +210,7 @@ class PushdownScorer:
             "beam": self.beam,
             "threshold": self.threshold,
             "allow_unknown": self.allow_unknown,
+            "forbidden_tokens": sorted(self.model.forbidden.ids),
             "versions": {
                 "torch": torch.__version__,
                 "transformers": transformers.__version__,

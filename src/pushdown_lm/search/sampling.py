@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 from transformers import (
     LogitsProcessorList,
-    SuppressTokensLogitsProcessor,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
@@ -44,21 +43,16 @@ class Sample:
 
 
 def logits_processors(
-    model: PushdownForCausalLM,
     *,
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
 ) -> LogitsProcessorList:
-    """Transformers' processors for these settings; ROOT and padding are never drawn.
+    """Transformers' processors for these settings; without any, the model's distribution.
 
     A temperature of 0 always takes the likeliest token.
     """
-    config = model.config
-    never = {config.bos_token_id, config.pad_token_id} - {config.eos_token_id, None}
     processors = LogitsProcessorList()
-    if never:
-        processors.append(SuppressTokensLogitsProcessor(sorted(never), device=str(model.device)))
     if not math.isfinite(temperature) or temperature < 0:
         raise SearchError(f"temperature: expected a number of at least 0, got {temperature}")
     try:
@@ -90,8 +84,7 @@ def sample(
 
     Args:
         prompts: may be empty; a prompt that is to be continued several times is given as often.
-        processors: as :func:`logits_processors` makes them; by default the model's distribution
-            without ROOT and padding.
+        processors: as :func:`logits_processors` makes them; by default the model's distribution.
         seed: of all random choices.
         streams: a name for each sample; the seed and the name decide its random choices, whatever
             the other samples are. By default the samples are numbered.
@@ -100,7 +93,7 @@ def sample(
     if model.head is None:
         raise SearchError("expected a model with an attachment head; this one has none")
     if processors is None:
-        processors = logits_processors(model)
+        processors = logits_processors()
     for number, prompt in enumerate(prompts, start=1):
         if prompt:
             check_sentence(prompt, model.config.max_positions, f"prompt {number}")

@@ -23,6 +23,13 @@ the closed form, a few cumulative sums over the whole batch. It rests on two fac
 Several sentences may share a window. Every sentence has its own ROOT, and its EOS attaches to that
 ROOT, which closes it. Where one token is both the end of a sentence and the ROOT of the next
 (a *separator*, as in GPT-2), it closes the sentence before it without becoming part of it.
+
+What a token may attach to is a property of the language (:data:`Legality`). In general these are
+the right ends of all ``constituents`` on the stack. In a Dyck language a bracket can only close
+one that is still open, so its parses attach to ``open_tokens`` alone: tokens that no reduce has
+touched, each a constituent by itself. A token may always shift. After "(1 (2 2) (3" the stack is
+
+    ROOT  (1  [(2 2)]  (3            constituents: 1, 3, 4        open tokens: 1, 4
 """
 
 from __future__ import annotations
@@ -31,7 +38,7 @@ import importlib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -41,8 +48,12 @@ from pushdown_lm.trees.tree import Tree
 Array: TypeAlias = Any
 """A NumPy array or a torch tensor."""
 
+Legality: TypeAlias = Literal["constituents", "open_tokens"]
+"""What a token may attach to, besides itself."""
+
 SHIFT_SLOT = 0
-"""The candidate slot that stands for shifting; slot 1 is the top of the stack, 2 the next one."""
+"""The candidate slot that stands for shifting; slot 1 is the legal attachment nearest the top of
+the stack, 2 the next one."""
 
 
 class OracleError(PushdownError):
@@ -329,7 +340,8 @@ class Candidates:
     """The legal attachments of every next token, as padded slots.
 
     Row k is the decision of token k + 1 after the stack of row k: slot 0 shifts, slot 1 attaches
-    to the top of the stack, slot 2 to the constituent below it, and so on. ``(B, T, C)``
+    to the top of the stack, slot 2 to the constituent below it, and so on; what is not legal has
+    no slot. ``(B, T, C)``
     """
 
     index: Array
@@ -343,38 +355,70 @@ class Candidates:
 
 
 def candidates(
-    attachments: Array, opens: Array, roots: Array, words: Array, size: int | None = None
+    attachments: Array,
+    state: ParseState,
+    roots: Array,
+    words: Array,
+    size: int | None = None,
+    legality: Legality = "constituents",
 ) -> Candidates:
     """Legal attachments of each next token, for torch tensors of one batch.
 
     Args:
         attachments: ``(B, T)``.
-        opens: ``(B, T, T)``, from :func:`parse_state`.
+        state: of these attachments, from :func:`parse_state`.
         roots: ``(B, T)`` bool, the ROOT tokens (separators among them).
         words: ``(B, T)`` bool, the tokens that the head decides: neither ROOT, EOS nor padding.
         size: number of slots; by default as many as the fullest stack of the batch needs.
+        legality: what a token may attach to.
+
+    Raises:
+        OracleError: where a word attaches to what it may not attach to.
     """
     xp = _namespace(attachments)
     position = _positions(attachments)
     root = (position * roots).cummax(-1).values  # of the sentence at row k
-    ends = _right_ends(opens, root, position)
+    ends = _legal_ends(state.opens, state.tape, root, position, legality)
     slot = _count_from_right(ends)
     index, legal = _slots(ends, slot, position + 1, size)
 
     following = attachments.roll(-1, -1)
-    target = slot.gather(-1, following.clamp(max=attachments.shape[-1] - 1)[..., None])[..., 0]
-    target = xp.where(following > position, SHIFT_SLOT, target).long()
-    decided = words.roll(-1, -1) & (slot[..., 0] > 0)
-    decided[..., -1] = False
+    chosen = following.clamp(max=attachments.shape[-1] - 1)[..., None]
+    target = xp.where(following > position, SHIFT_SLOT, slot.gather(-1, chosen)[..., 0]).long()
+    is_word = words.roll(-1, -1)
+    is_word[..., -1] = False
+    illegal = is_word & (following <= position) & ~ends.gather(-1, chosen)[..., 0]
+    if illegal.any():
+        _refuse(attachments, ends, illegal, legality)
+    decided = is_word & (slot[..., 0] > 0)
     return Candidates(index=index, legal=legal, target=target, decided=decided)
 
 
-def _right_ends(opens: Array, root: Array, now: Array) -> Array:
-    """Right ends of the constituents above ROOT, from the positions that start one.
+def _refuse(attachments: Array, ends: Array, illegal: Array, legality: Legality) -> None:
+    row, before = illegal.nonzero()[0].tolist()
+    legal = ends[row, before].nonzero()[:, 0].tolist()
+    raise OracleError(
+        f"row {row} of the batch: token {before + 1} attaches to "
+        f"{int(attachments[row, before + 1])}, but the model's legality is {legality!r}, by which "
+        f"it may shift or attach to {legal}"
+    )
+
+
+def _legal_ends(opens: Array, tape: Array, root: Array, now: Array, legality: Legality) -> Array:
+    """What the next token may attach to, as a mask over positions.
 
     Args:
-        opens: ``(..., T)`` rows; root, now: ``(...)``, the ROOT and the newest token of each row.
+        opens, tape: ``(..., T)`` rows.
+        root, now: ``(...)``, the ROOT and the newest token of each row.
     """
+    if legality == "open_tokens":
+        position = _positions(opens)
+        return (tape == 0) & (position > root[..., None]) & (position <= now[..., None])
+    return _right_ends(opens, root, now)
+
+
+def _right_ends(opens: Array, root: Array, now: Array) -> Array:
+    """Right ends of the constituents above ROOT, from the positions that start one."""
     position = _positions(opens)
     starts_next = _namespace(opens).zeros_like(opens)
     starts_next[..., :-1] = opens[..., 1:]
@@ -456,12 +500,6 @@ class Stack:
         return Stack(self.opens[index], self.depth[index], self.root[index])
 
     @property
-    def right_ends(self) -> Array:
-        """``(N, L)`` bool: the right ends of the constituents above ROOT."""
-        now = self.root.new_full(self.root.shape, len(self) - 1)
-        return _right_ends(self.opens, self.root, now)
-
-    @property
     def distance(self) -> Array:
         """``(N, L)``: constituents to the right of the one that holds each position."""
         return _distance(self.opens)
@@ -471,11 +509,14 @@ class Stack:
         """``(N, L)``: open tokens to the right of each position."""
         return _open_distance(self.depth == 0)
 
-    def candidates(self, size: int | None = None) -> tuple[Array, Array]:
+    def candidates(
+        self, size: int | None = None, legality: Legality = "constituents"
+    ) -> tuple[Array, Array]:
         """Legal attachments of the next token: right ends and legality, both ``(N, C)``.
 
         The slots are those of :class:`Candidates`.
         """
-        ends = self.right_ends
+        now = self.root.new_full(self.root.shape, len(self) - 1)
+        ends = _legal_ends(self.opens, self.depth, self.root, now, legality)
         shift = self.root.new_full(self.root.shape, len(self))
         return _slots(ends, _count_from_right(ends), shift, size)
