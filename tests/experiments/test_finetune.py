@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import sys
 from dataclasses import replace
 from itertools import chain
@@ -17,13 +18,14 @@ from pushdown_lm.corpora.glue import TASKS, load_examples
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.experiments import finetune as finetune_module
 from pushdown_lm.experiments.finetune import (
-    FinetuneError,
+    PRESETS,
     FinetuneOptions,
-    PromptEncoder,
     finetune_all,
     prepare,
     prompt_loss,
+    split_off,
 )
+from pushdown_lm.experiments.prompts import FinetuneError, Prompt, PromptEncoder
 from pushdown_lm.model.layers import decoder_blocks
 from pushdown_lm.search import parse_cache
 from pushdown_lm.search.beam import search
@@ -414,3 +416,57 @@ def test_finetuning_with_adapters(pushdown: Path, data: Path, tmp_path: Path) ->
     assert result.runs[0].trainable_parameters < result.runs[0].parameters
     model, _ = load_model(tmp_path / "rte" / "pushdown" / "seed-0")
     assert not any("lora" in name for name in model.state_dict())
+
+
+# ------------------------------------------------------------------ presets and early stopping
+
+
+def test_presets() -> None:
+    paper, quick = PRESETS["paper"], PRESETS["quick"]
+    assert (paper.batch_size, paper.lr, paper.schedule) == (256, 3e-5, "constant")
+    assert paper.patience is not None
+    assert quick == FinetuneOptions()
+    with pytest.raises(FinetuneError, match="patience: expected more than 0, got 0"):
+        replace(FAST, patience=0)
+
+
+def test_the_paper_s_prompts(
+    data: Path, pushdown: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("finetune", "stsb", "--model", pushdown, "--data", data, "--out", tmp_path)
+    assert run_cli(monkeypatch, *command, "--preset", "paper", "--seeds", 1, *SMALL) == 0
+    options = json.loads((tmp_path / "results.json").read_text())["options"]
+    assert (options["batch_size"], options["lr"], options["schedule"]) == (4, 3e-5, "constant")
+    assert options["patience"] == PRESETS["paper"].patience
+
+
+def test_held_out_prompts_are_not_trained_on() -> None:
+    prompts = [Prompt([number], [0], 0, 0.0) for number in range(20)]
+    train, held_out = split_off(prompts, replace(FAST, patience=1), seed=3)
+    assert (len(train), len(held_out)) == (18, 2)
+    key = operator.attrgetter("input_ids")
+    assert sorted([*train, *held_out], key=key) == prompts
+    assert split_off(prompts, FAST, seed=3) == (prompts, [])
+    with pytest.raises(FinetuneError, match="holds out 1 of 1 training examples"):
+        split_off(prompts[:1], replace(FAST, patience=1), seed=3)
+
+
+def test_early_stopping_keeps_the_best_epoch(
+    data: Path, pushdown: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The held-out loss goes down, up, up: the weights are those after the first epoch."""
+    options = replace(FAST, epochs=9, patience=2, held_out=0.5)
+    losses, seen = iter([2.0, 3.0, 2.5, 1.0]), list[torch.Tensor]()
+
+    def loss(model: torch.nn.Module, *_: object) -> float:
+        seen.append(next(model.parameters()).detach().clone())
+        return next(losses)
+
+    monkeypatch.setattr(finetune_module, "held_out_loss", loss)
+    prepared = prepare(pushdown, TASKS["stsb"], data, tmp_path / "parses.jsonl", options)
+    model = finetune_module._load(pushdown, TASKS["stsb"], prepared)[0]
+    steps = finetune_module._train(model, prepared, options, 0, "test")
+    assert (steps, len(seen)) == (3, 3)
+    weights = next(model.parameters())
+    assert torch.equal(weights, seen[0])
+    assert not torch.equal(weights, seen[2])

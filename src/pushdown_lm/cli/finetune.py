@@ -8,9 +8,16 @@ from typing import Annotated
 
 import typer
 
-Epochs = Annotated[float, typer.Option(help="Passes over the training examples.")]
-BatchSize = Annotated[int, typer.Option(min=1, help="Prompts of a step.")]
-LearningRate = Annotated[float, typer.Option(help="The highest learning rate of fine-tuning.")]
+Epochs = Annotated[
+    float | None, typer.Option(help="Passes over the training examples, if not the preset's.")
+]
+BatchSize = Annotated[
+    int | None, typer.Option(min=1, help="Prompts of a step, if not the preset's.")
+]
+LearningRate = Annotated[
+    float | None,
+    typer.Option(help="The highest learning rate of fine-tuning, if not the preset's."),
+]
 Frozen = Annotated[
     str, typer.Option(help="What is not fine-tuned: none, all-but-pushdown, lower or lower:N.")
 ]
@@ -19,6 +26,17 @@ MaxTrain = Annotated[
 ]
 MaxEval = Annotated[
     int | None, typer.Option(min=1, help="Evaluate so many examples, drawn at random.")
+]
+
+
+class Preset(StrEnum):
+    paper = "paper"
+    quick = "quick"
+
+
+ChosenPreset = Annotated[
+    Preset,
+    typer.Option(help="Prompts, labels and settings of the paper's appendix A, or cheaper ones."),
 ]
 
 
@@ -39,9 +57,10 @@ def finetune(
     ],
     out: Annotated[Path, typer.Option(help="The folder for results and parses.")],
     seeds: Annotated[int, typer.Option(min=1, help="How many runs, with the seeds 0, 1, ...")] = 3,
-    epochs: Epochs = 3.0,
-    batch_size: BatchSize = 16,
-    lr: LearningRate = 2e-5,
+    preset: ChosenPreset = Preset.quick,
+    epochs: Epochs = None,
+    batch_size: BatchSize = None,
+    lr: LearningRate = None,
     lm_weight: Annotated[
         float, typer.Option(min=0, help="Weight of the language-model loss on the prompts.")
     ] = 1.0,
@@ -70,23 +89,28 @@ def finetune(
     pushdown finetune rte --model runs/demo/seed0/demo-base/model
     --model runs/demo/seed0/demo/model --data glue --out out
 
-    pushdown finetune all --model runs/demo/seed0/demo/model --data glue --out out
+    pushdown finetune all --model runs/demo/seed0/demo/model --data glue --out out --preset paper
     """
+    from dataclasses import replace
+
     from rich.console import Console
     from rich.table import Table
     from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
     from pushdown_lm.console import error_console
-    from pushdown_lm.corpora.glue import TASKS, find_task
+    from pushdown_lm.corpora.glue import TASK_SETS, find_task
     from pushdown_lm.experiments import finetune as finetuning
 
     set_verbosity_error()
     disable_progress_bar()
-    chosen = list(TASKS.values()) if tasks == ["all"] else [find_task(name) for name in tasks]
-    options = finetuning.FinetuneOptions(
-        epochs=epochs,
-        batch_size=batch_size,
-        lr=lr,
+    names = [*TASK_SETS[preset.value]] if tasks == ["all"] else tasks
+    chosen = [find_task(name, preset.value) for name in names]
+    start = finetuning.PRESETS[preset.value]
+    options = replace(
+        start,
+        epochs=start.epochs if epochs is None else epochs,
+        batch_size=batch_size or start.batch_size,
+        lr=start.lr if lr is None else lr,
         lm_weight=lm_weight,
         beam=beam,
         split=None if split is None else split.value,

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pushdown_lm.cli.finetune import BatchSize, Epochs, Frozen, LearningRate, MaxEval, MaxTrain
+from pushdown_lm.cli.finetune import (
+    BatchSize,
+    ChosenPreset,
+    Epochs,
+    Frozen,
+    LearningRate,
+    MaxEval,
+    MaxTrain,
+    Preset,
+)
 from pushdown_lm.errors import PushdownError
 
 if TYPE_CHECKING:
@@ -185,9 +194,10 @@ def pretrained(
     beam: Beam = 10,
     threshold: Threshold = 6.0,
     limit: Annotated[int | None, typer.Option(min=1, help="Gold trees to test with.")] = None,
-    epochs: Epochs = 3.0,
-    batch_size: BatchSize = 16,
-    lr: LearningRate = 2e-5,
+    preset: ChosenPreset = Preset.quick,
+    epochs: Epochs = None,
+    batch_size: BatchSize = None,
+    lr: LearningRate = None,
     freeze: Frozen = "none",
     max_train: MaxTrain = None,
     max_eval: MaxEval = None,
@@ -199,9 +209,11 @@ def pretrained(
 
     pushdown reproduce pretrained --data data/windows --glue glue --trees test.trees
     """
+    from dataclasses import replace
+
     from pushdown_lm.corpora.glue import find_task
     from pushdown_lm.experiments.english import EnglishOptions
-    from pushdown_lm.experiments.finetune import FinetuneOptions
+    from pushdown_lm.experiments.finetune import PRESETS
     from pushdown_lm.experiments.pretrained import markdown, reproduce_pretrained
 
     options = EnglishOptions(
@@ -210,10 +222,12 @@ def pretrained(
         overrides=tuple(overrides or ()),
         pretrained=_named(pretrained, "--pretrained RECIPE=MODEL"),
     )
-    finetuning = FinetuneOptions(
-        epochs=epochs,
-        batch_size=batch_size,
-        lr=lr,
+    preset_options = PRESETS[preset.value]
+    finetuning = replace(
+        preset_options,
+        epochs=preset_options.epochs if epochs is None else epochs,
+        batch_size=batch_size or preset_options.batch_size,
+        lr=preset_options.lr if lr is None else lr,
         beam=beam,
         max_train=max_train,
         max_eval=max_eval,
@@ -225,7 +239,7 @@ def pretrained(
             runs or Path("runs", out.name),
             _names(models),
             options,
-            [find_task(name.strip()) for name in tasks.split(",")],
+            [find_task(name.strip(), preset.value) for name in tasks.split(",")],
             glue,
             finetuning,
             seeds=seeds,

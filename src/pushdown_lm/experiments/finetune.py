@@ -11,7 +11,9 @@ Shapes: B prompts, T positions, V vocabulary.
    ``lm_weight``, that of all other tokens. For STS-B the squared error takes the place of the
    former. The attachment head is left alone, since its choices have been made.
 3. The answer to a prompt is the class whose first token is the most probable after the question.
-   No model is chosen by its score: the numbers are those of the last step.
+   No model is chosen by its score: the numbers are those of the last step. With early stopping
+   they are those of the epoch with the lowest loss on training examples that were held out; the
+   examples that are evaluated decide nothing.
 """
 
 from __future__ import annotations
@@ -19,26 +21,38 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import random
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from accelerate.utils import set_seed  # type: ignore[import-untyped]
 from torch import Tensor, nn
-from transformers import PreTrainedTokenizerFast, get_linear_schedule_with_warmup
+from transformers import (
+    PreTrainedTokenizerFast,
+    get_constant_schedule_with_warmup,
+    get_linear_schedule_with_warmup,
+)
 
 from pushdown_lm.console import progress
-from pushdown_lm.corpora.glue import Example, Split, Task, evaluation_split, load_examples
+from pushdown_lm.corpora.glue import (
+    Preset,
+    Split,
+    Task,
+    evaluation_split,
+    load_examples,
+)
 from pushdown_lm.data.batching import IGNORED, Collator, RandomBatches
-from pushdown_lm.data.encoding import Sentence, pack_windows
-from pushdown_lm.errors import PushdownError
+from pushdown_lm.experiments.early_stopping import EarlyStopping
+from pushdown_lm.experiments.prompts import FinetuneError, Prompt, PromptEncoder
 from pushdown_lm.files import MANIFEST, verify_manifest, whole_folder, write_json
 from pushdown_lm.machine import peak_memory_megabytes
 from pushdown_lm.model.classification import PushdownForSequenceClassification
@@ -53,10 +67,6 @@ PARSES = "parses.jsonl"
 RESULTS = "results.json"
 
 
-class FinetuneError(PushdownError):
-    """Fine-tuning cannot start or continue."""
-
-
 @dataclass(frozen=True, slots=True)
 class FinetuneOptions:
     """How to fine-tune."""
@@ -64,9 +74,16 @@ class FinetuneOptions:
     epochs: float = 3.0
     batch_size: int = 16
     lr: float = 2e-5
-    """The highest learning rate: it grows over the first steps and goes down to 0."""
+    """The highest learning rate."""
     warmup: float = 0.06
     """The share of the steps in which it grows."""
+    schedule: Literal["linear", "constant"] = "linear"
+    """Whether it goes down to 0 after that, or stays."""
+    patience: int | None = None
+    """Epochs without a lower loss on held-out training examples after which training stops; None
+    for no early stopping."""
+    held_out: float = 0.1
+    """The share of the training examples that early stopping holds out."""
     weight_decay: float = 0.01
     clip: float = 1.0
     lm_weight: float = 1.0
@@ -85,109 +102,24 @@ class FinetuneOptions:
     bf16: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "lr", "beam"):
-            if not getattr(self, name) > 0:
+        for name in ("epochs", "batch_size", "lr", "beam", "patience"):
+            if getattr(self, name) is not None and not getattr(self, name) > 0:
                 raise FinetuneError(f"{name}: expected more than 0, got {getattr(self, name)}")
         if self.lora_rank is not None and self.freeze != "none":
             raise FinetuneError("freeze, lora_rank: adapters leave all else frozen; choose one")
 
 
-# ------------------------------------------------------------------ prompts
+PRESETS: dict[Preset, FinetuneOptions] = {
+    "paper": FinetuneOptions(
+        epochs=20, batch_size=256, lr=3e-5, warmup=0.0, schedule="constant", patience=3
+    ),
+    "quick": FinetuneOptions(),
+}
+"""The settings of the paper's appendix A, where it gives them (batch size, a constant learning
+rate, early stopping), and cheaper ones."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """A window of sentences, the last of which ends with the label."""
-
-    input_ids: Sequence[int]
-    attachments: Sequence[int]
-    answer: int
-    """The position of the label's first token; for a regression, the length of the window."""
-    label: float
-
-
-class PromptEncoder:
-    """Turns examples of a task into windows of a model's tokens."""
-
-    def __init__(self, scorer: PushdownScorer, task: Task) -> None:
-        self.scorer, self.task = scorer, task
-        self.question = () if task.question is None else self._ids(task.question, task.title)
-        self.labels = [self._label(label) for label in task.labels]
-        if len(set(self.first_tokens)) < len(self.labels):
-            raise FinetuneError(
-                f"{task.title}: expected a tokenizer that begins each of the labels "
-                f"{', '.join(task.labels)} with another token, got {self.first_tokens}"
-            )
-
-    @property
-    def first_tokens(self) -> list[int]:
-        """The first token of each class."""
-        return [tokens[0] for tokens in self.labels]
-
-    def _ids(self, text: str, place: str) -> tuple[int, ...]:
-        try:
-            return self.scorer.encode(text).ids
-        except PushdownError as error:
-            raise FinetuneError(f"{place}: {error}") from error
-
-    def _label(self, label: str) -> tuple[int, ...]:
-        """The tokens that a label adds to the question."""
-        whole = self._ids(f"{self.task.question} {label}", self.task.title)
-        count = len(self.question)
-        if whole[:count] != self.question or len(whole) == count:
-            raise FinetuneError(
-                f"{self.task.title}: expected a tokenizer that keeps {self.task.question!r} and "
-                f"{label!r} apart"
-            )
-        return whole[count:]
-
-    def encode(self, examples: Sequence[Example], parses: ParseCache | None) -> list[Prompt]:
-        """The prompts of examples, their sentences parsed, or left without a parse."""
-        texts = [
-            [self._ids(text, example.place) for text in self.task.sentences(example)]
-            for example in examples
-        ]
-        distinct = list(dict.fromkeys(ids for sentences in texts for ids in sentences))
-        if self.question:
-            distinct.append(self.question)
-        shifts = [[*range(len(ids) + 1), 0] for ids in distinct]
-        found = shifts if parses is None else parses.parse(distinct)
-        attachments = dict(zip(distinct, found, strict=True))
-        return [
-            self._prompt(example, [(ids, attachments[ids]) for ids in sentences], attachments)
-            for example, sentences in zip(examples, texts, strict=True)
-        ]
-
-    def _prompt(
-        self,
-        example: Example,
-        parsed: list[tuple[tuple[int, ...], list[int]]],
-        attachments: Mapping[tuple[int, ...], list[int]],
-    ) -> Prompt:
-        config = self.scorer.model.config
-        label: tuple[int, ...] = ()
-        if self.question:
-            label = self.labels[int(example.label)]
-            length = len(self.question) + 1
-            shifts = range(length, length + len(label))
-            answered = [*attachments[self.question][:-1], *shifts, 0]
-            parsed = [*parsed, (self.question + label, answered)]
-        assert config.bos_token_id is not None
-        assert config.eos_token_id is not None
-        sentences = [
-            Sentence([config.bos_token_id, *ids, config.eos_token_id], history)
-            for ids, history in parsed
-        ]
-        total = sum(len(sentence.input_ids) for sentence in sentences)
-        (window,) = pack_windows(iter(sentences), total, shared_boundary=config.shared_boundary)
-        size = len(window.input_ids)
-        if config.max_positions is not None and size > config.max_positions:
-            raise FinetuneError(
-                f"{example.place}: expected a prompt of at most {config.max_positions} tokens, the "
-                f"model's positions, got {size}"
-            )
-        answer = size - 1 - len(label) if self.question else size
-        return Prompt(window.input_ids, window.attachments, answer, example.label)
+# ------------------------------------------------------------------ data
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,15 +253,25 @@ def _train(
     model: PushdownForCausalLM, prepared: Prepared, options: FinetuneOptions, seed: int, name: str
 ) -> int:
     """Train in place; the number of steps."""
-    batches = RandomBatches(len(prepared.train), options.batch_size, seed=seed)
+    train, held_out = split_off(prepared.train, options, seed)
+    batches = RandomBatches(len(train), options.batch_size, seed=seed)
     steps = max(1, round(options.epochs * len(batches)))
+    stopping = None
+    if options.patience is not None:
+        loss_now = partial(held_out_loss, model, held_out, options)
+        stopping = EarlyStopping(model, loss_now, options.patience)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=options.lr, weight_decay=options.weight_decay)
-    schedule = get_linear_schedule_with_warmup(optimizer, round(options.warmup * steps), steps)
+    warmup = round(options.warmup * steps)
+    rates = (
+        get_linear_schedule_with_warmup(optimizer, warmup, steps)
+        if options.schedule == "linear"
+        else get_constant_schedule_with_warmup(optimizer, warmup)
+    )
     model.train()
     with progress(name, steps, "steps") as advance:
         for step, batch in zip(range(steps), _epochs(batches), strict=False):
-            prompts = [prepared.train[index] for index in batch]
+            prompts = [train[index] for index in batch]
             with _precision(model, options):
                 loss = prompt_loss(model, prompts, options.lm_weight)
             if not math.isfinite(value := loss.item()):
@@ -337,11 +279,48 @@ def _train(
             loss.backward()
             nn.utils.clip_grad_norm_(parameters, options.clip)
             optimizer.step()
-            schedule.step()
+            rates.step()
             optimizer.zero_grad()
             advance(1, f"loss {value:.3f}")
+            ends_epoch = (step + 1) % len(batches) == 0 or step + 1 == steps
+            if stopping is not None and ends_epoch and stopping.is_over():
+                steps = step + 1
+                break
+    if stopping is not None:
+        stopping.restore()
     model.eval()
     return steps
+
+
+def split_off(
+    prompts: Sequence[Prompt], options: FinetuneOptions, seed: int
+) -> tuple[list[Prompt], list[Prompt]]:
+    """Training prompts, and those that early stopping holds out, drawn at random."""
+    if options.patience is None:
+        return list(prompts), []
+    count = max(1, round(options.held_out * len(prompts)))
+    if count >= len(prompts):
+        raise FinetuneError(
+            f"early stopping holds out {count} of {len(prompts)} training examples, which leaves "
+            "none to train on"
+        )
+    order = random.Random(seed).sample(range(len(prompts)), len(prompts))
+    return [prompts[number] for number in order[count:]], [prompts[n] for n in order[:count]]
+
+
+@torch.no_grad()
+def held_out_loss(
+    model: PushdownForCausalLM, prompts: Sequence[Prompt], options: FinetuneOptions
+) -> float:
+    """The mean loss of the answers."""
+    model.eval()
+    total = 0.0
+    for start in range(0, len(prompts), options.batch_size):
+        batch = prompts[start : start + options.batch_size]
+        with _precision(model, options):
+            total += len(batch) * float(prompt_loss(model, batch, lm_weight=0.0))
+    model.train()
+    return total / len(prompts)
 
 
 def _epochs(batches: RandomBatches) -> Iterator[list[int]]:
