@@ -123,6 +123,38 @@ def test_by_hand(base: BaseLMScorer, model: GPT2LMHeadModel, tokenizer: PreTrain
                 assert result.mean(noun) == pytest.approx(rows[noun].mean().item(), abs=1e-6)
 
 
+def test_heat_map_by_hand(base: BaseLMScorer) -> None:
+    """The mean over all sentences of a suite, region by region, each found by its words."""
+    for suite in SUITES:
+        result = evaluate_attention(base, [suite]).suites[suite.name]
+        prefixes = agreement_prefixes(suite, REGIONS[suite.name])
+        size = len(prefixes[0].regions) + 1
+        expected = torch.zeros(size, size, dtype=torch.float64)
+        for prefix in prefixes:
+            read = read_attention(base, prefix.text)
+            spans = [span for _, span in prefix.regions]
+            region = [0] + [
+                next(n for n, (start, stop) in enumerate(spans, start=1) if start < end <= stop)
+                for _, end in read.offsets
+            ]
+            weights = read.weights.double().mean((0, 1))
+            for query, row in enumerate(region):
+                for key, column in enumerate(region):
+                    share = weights[query, key] / region.count(row)
+                    expected[row, column] += share / len(prefixes)
+        torch.testing.assert_close(result.heat_map, expected)
+        torch.testing.assert_close(result.heat_map.sum(-1), torch.ones(size, dtype=torch.float64))
+        assert len(result.regions) == size
+        assert any(label.endswith("(distractor)") for label in result.regions)
+
+
+def test_a_base_model_scores_what_search_sums_to(base: BaseLMScorer) -> None:
+    """Tokens that can never follow have no mass in either."""
+    sentences = ["The", "saw"]
+    searched = [result.result.log_prob for result in base.parser.analyse(sentences)]
+    assert base.log_probs(sentences) == pytest.approx(searched, abs=1e-4)
+
+
 class TestReading:
     def test_a_plain_model_reads_as_with_eager_attention(
         self, model: GPT2LMHeadModel, tokenizer: PreTrainedTokenizerFast

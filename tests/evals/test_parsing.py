@@ -193,7 +193,21 @@ class TestEvaluate:
         console.print(evaluate_parsing(RecordedScorer({}), self.GOLD).table())
         text = console.export_text()
         assert "right-branching" in text
-        assert "punctuation kept; whole-sentence bracket counted" in text
+        assert "(whole-sentence bracket counted)" in text
+        assert text.count("│ right-branching") == 2
+        assert "deleted, as COLLINS.prm" in text
+
+    def test_both_conventions_score_the_same_parses(self) -> None:
+        kept, deleted = (
+            evaluate_parsing(RecordedScorer({}), self.GOLD, deleted_words=words)
+            for words in ((), PUNCTUATION)
+        )
+        assert kept.conventions == deleted.conventions
+        for report, name in ((kept, "kept"), (deleted, "deleted")):
+            assert report.conventions[name] == {"model": report.model, **report.baselines}
+        assert kept.model != deleted.model
+        content = kept.to_json()["punctuation"]
+        assert content["deleted"]["model"]["f1"] == deleted.model.f1
 
     def test_bad_input(self) -> None:
         class FlatParser(RecordedScorer):

@@ -195,7 +195,7 @@ def parsing(
     allow_unknown: AllowUnknown = False,
     keep_going: KeepGoing = False,
     punctuation: Annotated[
-        Punctuation, typer.Option(help="Whether punctuation counts; it is read in any case.")
+        Punctuation, typer.Option(help="Which scores the report puts first; the table has both.")
     ] = Punctuation.kept,
     whole_sentence: Annotated[
         bool, typer.Option(help="Count the bracket over the whole sentence.")
@@ -210,6 +210,9 @@ def parsing(
     cache: Cache = None,
 ) -> None:
     """Unlabeled F1 of the model's best parses, beside trivial parsers'.
+
+    Scored twice, with punctuation kept and with it deleted, as EVALB's COLLINS.prm does; the model
+    reads it in any case.
 
     pushdown eval parsing --model runs/demo/seed0/demo/model --data test.trees
     """

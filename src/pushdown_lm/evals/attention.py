@@ -1,4 +1,4 @@
-"""Attention on the distractor noun when the verb is predicted (section 5.3 of the paper).
+"""Attention on the distractor noun when the verb is predicted (the paper's analysis of attention).
 
 The agreement suites put a noun of the other number between a head noun and its verb:
 
@@ -12,14 +12,18 @@ heads, then over sentences; means over layers and over suites are unweighted. A 
 reads with its own most probable parse of the words before the verb, so that nothing that follows
 has a say. The conditions of an item that differ in the verb alone are one sentence here.
 
-Shapes: L layers, H heads, T tokens read, BOS included.
+A heat map is the mean over all sentences of a suite, whose words differ but whose regions do not:
+the attention of a region, as the mean of its tokens, on each region, as the sum over its tokens,
+averaged over heads, layers and sentences.
+
+Shapes: L layers, H heads, T tokens read, BOS included; R regions before the verb, and BOS.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -61,6 +65,8 @@ class AgreementPrefix:
     text: str
     head: Span
     distractor: Span
+    regions: tuple[tuple[int, Span], ...] = field(default=(), compare=False)
+    """The numbers and the characters of all regions before the verb that have words."""
 
 
 def agreement_prefixes(suite: Suite, regions: Regions) -> list[AgreementPrefix]:
@@ -87,7 +93,12 @@ def agreement_prefixes(suite: Suite, regions: Regions) -> list[AgreementPrefix]:
                     f"{suite.name}: item {item.number}, condition {name!r}: expected both nouns "
                     "before the verb"
                 )
-            prefixes[AgreementPrefix(text, *spans)] = None
+            before = tuple(
+                (number, span)
+                for number, span in sorted(condition.spans.items())
+                if span[0] < span[1] <= len(text)
+            )
+            prefixes[AgreementPrefix(text, *spans, before)] = None
     return list(prefixes)
 
 
@@ -107,12 +118,29 @@ class ReadAttention:
 
     def on(self, span: Span) -> Tensor:
         """The last token's attention on the tokens that overlap a span of characters. ``(L, H)``"""
-        positions = [
+        return self.weights[:, :, -1, self._positions(span)].sum(-1)
+
+    def between(self, spans: Sequence[Span]) -> Tensor:
+        """Attention between BOS and spans of characters, over all layers and heads: ``(R, R)``.
+
+        Row: who attends, the mean of its tokens. Column: what is attended to, their sum.
+        """
+        groups = [[0], *map(self._positions, spans)]
+        weights = self.weights.double().mean((0, 1))
+        return torch.stack(
+            [
+                torch.stack([weights[rows][:, columns].sum(-1).mean() for columns in groups])
+                for rows in groups
+            ]
+        )
+
+    def _positions(self, span: Span) -> list[int]:
+        """The tokens that overlap a span of characters."""
+        return [
             number
             for number, (start, end) in enumerate(self.offsets, start=1)
             if start < span[1] and span[0] < end
         ]
-        return self.weights[:, :, -1, positions].sum(-1)
 
 
 @torch.inference_mode()
@@ -169,8 +197,10 @@ class SuiteAttention:
     """Sentences left out because of a word outside the vocabulary."""
     by_layer: Mapping[str, tuple[float, ...]]
     """By noun, "distractor" or "head", then by layer."""
-    example: ReadAttention
-    """The suite's first sentence."""
+    heat_map: Tensor
+    """Attention between the regions before the verb, averaged over the sentences. ``(R, R)``"""
+    regions: tuple[str, ...]
+    """BOS and the words of the regions, those of the suite's first sentence. R of them."""
 
     def mean(self, noun: str) -> float:
         return _mean(self.by_layer[noun])
@@ -218,7 +248,9 @@ def evaluate_attention(
     results = {}
     for name, members in prefixes.items():
         weights: dict[str, list[Tensor]] = {noun: [] for noun in NOUNS}
-        example: ReadAttention | None = None
+        maps: list[Tensor] = []
+        labels: tuple[str, ...] = ()
+        numbers: list[int] = []
         for prefix in members:
             try:
                 read = read_attention(scorer, prefix.text)
@@ -228,10 +260,14 @@ def evaluate_attention(
                 done += 1
                 if progress is not None:
                     progress(done, total)
-            example = example or read
+            if not maps:
+                numbers = [number for number, _ in prefix.regions]
+                labels = (read.tokens[0], *_labels(prefix))
+            if numbers == [number for number, _ in prefix.regions]:
+                maps.append(read.between([span for _, span in prefix.regions]))
             weights["distractor"].append(read.on(prefix.distractor).mean(-1))
             weights["head"].append(read.on(prefix.head).mean(-1))
-        if example is None:
+        if not maps:
             raise PushdownError(
                 f"{name}: expected words of the vocabulary, but all {len(members)} sentences have "
                 "unknown words"
@@ -243,9 +279,16 @@ def evaluate_attention(
                 noun: tuple(torch.stack(rows).double().mean(0).tolist())
                 for noun, rows in weights.items()
             },
-            example=example,
+            heat_map=torch.stack(maps).mean(0),
+            regions=labels,
         )
     return AttentionReport(scorer.describe(), results)
+
+
+def _labels(prefix: AgreementPrefix) -> list[str]:
+    """The words of each region, the two nouns marked."""
+    nouns = {prefix.head: " (head)", prefix.distractor: " (distractor)"}
+    return [prefix.text[slice(*span)] + nouns.get(span, "") for _, span in prefix.regions]
 
 
 def _regions(suite: Suite) -> Regions:
@@ -278,7 +321,7 @@ def attention_table(reports: Mapping[str, AttentionReport]) -> Table:
 
 
 def write_plots(folder: Path, reports: Mapping[str, AttentionReport]) -> list[Path]:
-    """Write the bar chart, the layers, and the first sentence of each suite as heat maps."""
+    """Write the bar chart, the layers, and the mean heat map of each suite."""
     drawings = {"attention.png": _draw_bars, "attention_by_layer.png": _draw_layers}
     paths = [folder / name for name in drawings]
     for path, draw in zip(paths, drawings.values(), strict=True):
@@ -287,7 +330,7 @@ def write_plots(folder: Path, reports: Mapping[str, AttentionReport]) -> list[Pa
     for suite in _common_suites(reports):
         paths.append(folder / f"attention_{suite}.png")
         with atomic_write(paths[-1], "wb") as file:
-            _draw_example(file, {name: report.suites[suite] for name, report in reports.items()})
+            _draw_heat_map(file, {name: report.suites[suite] for name, report in reports.items()})
     return paths
 
 
@@ -342,19 +385,17 @@ def _draw_layers(file: IO[bytes], reports: Mapping[str, AttentionReport]) -> Non
     figure.savefig(file, format="png", dpi=150)
 
 
-def _draw_example(file: IO[bytes], attention: Mapping[str, SuiteAttention]) -> None:
+def _draw_heat_map(file: IO[bytes], attention: Mapping[str, SuiteAttention]) -> None:
     from matplotlib.colors import PowerNorm
 
     figure, axes = _figure(1, len(attention), 5.0, 5.0)
     for panel, (name, suite) in zip(axes[0], attention.items(), strict=True):
-        tokens = [token.lstrip("Ġ▁") or token for token in suite.example.tokens]
-        weights = suite.example.weights.mean((0, 1))
-        image = panel.imshow(weights, norm=PowerNorm(0.5, vmin=0.0, vmax=1.0))
-        panel.set_xticks(range(len(tokens)), tokens, rotation=90)
-        panel.set_yticks(range(len(tokens)), tokens)
-        panel.set_xlabel("attended token")
-        panel.set_ylabel("reading token")
-        panel.set_title(name)
-    label = "attention, mean over heads and layers"
+        image = panel.imshow(suite.heat_map, norm=PowerNorm(0.5, vmin=0.0, vmax=1.0))
+        panel.set_xticks(range(len(suite.regions)), suite.regions, rotation=90)
+        panel.set_yticks(range(len(suite.regions)), suite.regions)
+        panel.set_xlabel("attended region")
+        panel.set_ylabel("reading region")
+        panel.set_title(f"{name}, {suite.sentences} sentences")
+    label = "attention, mean over heads, layers and sentences"
     figure.colorbar(image, ax=list(axes[0]), label=label, shrink=0.6)
     figure.savefig(file, format="png", dpi=150)

@@ -199,6 +199,8 @@ class ParsingReport:
     """Sentences that the model cannot parse because of an unknown word, left out."""
     model: BracketingScore
     baselines: dict[str, BracketingScore]
+    conventions: dict[str, dict[str, BracketingScore]]
+    """Of the same parses, by parser, with punctuation ``kept`` and ``deleted``."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -214,28 +216,36 @@ class ParsingReport:
             "failures": self.unknown_words,
             "model": self.model.to_json(),
             "baselines": {name: score.to_json() for name, score in self.baselines.items()},
+            "punctuation": {
+                convention: {name: score.to_json() for name, score in scores.items()}
+                for convention, scores in self.conventions.items()
+            },
         }
 
     def table(self) -> Table:
-        punctuation = "deleted" if self.deleted_words else "kept"
+        """Both conventions, one under the other."""
         whole = "counted" if self.whole_sentence else "not counted"
         table = Table(
             title=f"Unlabeled bracketing of {self.scorer.get('model')}: {self.parsed} sentences, "
             f"{self.unknown_words} with unknown words and {self.too_long} too long left out "
-            f"(punctuation {punctuation}; whole-sentence bracket {whole})"
+            f"(whole-sentence bracket {whole})"
         )
+        table.add_column("punctuation")
         table.add_column("parser")
         for heading in ("F1", "precision", "recall", "sentence F1", "exact match"):
             table.add_column(heading, justify="right")
-        for name, score in {"model": self.model, **self.baselines}.items():
-            figures = (
-                score.f1,
-                score.precision,
-                score.recall,
-                score.sentence_f1,
-                score.exact_match,
-            )
-            table.add_row(name, *(f"{figure:.1%}" for figure in figures))
+        titles = {"kept": "kept", "deleted": "deleted, as COLLINS.prm"}
+        for convention, scores in self.conventions.items():
+            table.add_section()
+            for name, score in scores.items():
+                figures = (
+                    score.f1,
+                    score.precision,
+                    score.recall,
+                    score.sentence_f1,
+                    score.exact_match,
+                )
+                table.add_row(titles[convention], name, *(f"{figure:.1%}" for figure in figures))
         return table
 
 
@@ -252,9 +262,10 @@ def evaluate_parsing(
 ) -> ParsingReport:
     """Parses the gold trees' words and scores the parses against them.
 
-    Pass `PUNCTUATION` as `deleted_words` to leave punctuation out of the score; the model still
-    reads it. `max_length` counts all words of a sentence, as EVALB's cut-off does. Sentences
-    with unknown words are left out, for the baselines as well, and counted.
+    The scores are those with punctuation kept, or, with `PUNCTUATION` as `deleted_words`, without
+    it; the model reads it in any case. The table has both. `max_length` counts all words of a
+    sentence, as EVALB's cut-off does. Sentences with unknown words are left out, for the baselines
+    as well, and counted.
     """
     short = [tree for tree in gold if max_length is None or len(tree.words) <= max_length]
     if not short:
@@ -283,11 +294,23 @@ def evaluate_parsing(
             predicted.append(parse)
     generator = random.Random(seed)
 
-    def score(trees: Sequence[Tree]) -> BracketingScore:
-        return score_brackets(
-            scored_gold, trees, deleted_words=deleted_words, whole_sentence=whole_sentence
-        )
+    trees = {
+        "model": predicted,
+        "left-branching": [left_branching(tree.words) for tree in scored_gold],
+        "right-branching": [right_branching(tree.words) for tree in scored_gold],
+        "random": [random_tree(tree.words, generator) for tree in scored_gold],
+    }
 
+    def scores(deleted: Collection[str]) -> dict[str, BracketingScore]:
+        return {
+            name: score_brackets(
+                scored_gold, parser, deleted_words=deleted, whole_sentence=whole_sentence
+            )
+            for name, parser in trees.items()
+        }
+
+    conventions = {"kept": scores(()), "deleted": scores(deleted_words or PUNCTUATION)}
+    chosen = conventions["deleted" if deleted_words else "kept"]
     return ParsingReport(
         scorer=scorer.describe(),
         gold_is_binary=all(is_binary(tree) for tree in scored_gold),
@@ -298,12 +321,9 @@ def evaluate_parsing(
         parsed=len(scored_gold),
         too_long=len(gold) - len(short),
         unknown_words=len(short) - len(scored_gold),
-        model=score(predicted),
-        baselines={
-            "left-branching": score([left_branching(tree.words) for tree in scored_gold]),
-            "right-branching": score([right_branching(tree.words) for tree in scored_gold]),
-            "random": score([random_tree(tree.words, generator) for tree in scored_gold]),
-        },
+        model=chosen["model"],
+        baselines={name: score for name, score in chosen.items() if name != "model"},
+        conventions=conventions,
     )
 
 
