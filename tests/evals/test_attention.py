@@ -132,18 +132,19 @@ def test_heat_map_by_hand(base: BaseLMScorer) -> None:
         expected = torch.zeros(size, size, dtype=torch.float64)
         for prefix in prefixes:
             read = read_attention(base, prefix.text)
-            spans = [span for _, span in prefix.regions]
-            region = [0] + [
-                next(n for n, (start, stop) in enumerate(spans, start=1) if start < end <= stop)
-                for _, end in read.offsets
-            ]
+            region: list[int | None] = [0]
+            for start, end in read.offsets:
+                spans = enumerate((span for _, span in prefix.regions), start=1)
+                region.append(next((n for n, (a, b) in spans if start < b and a < end), None))
             weights = read.weights.double().mean((0, 1))
             for query, row in enumerate(region):
                 for key, column in enumerate(region):
+                    if row is None or column is None:  # a space on its own
+                        continue
                     share = weights[query, key] / region.count(row)
                     expected[row, column] += share / len(prefixes)
         torch.testing.assert_close(result.heat_map, expected)
-        torch.testing.assert_close(result.heat_map.sum(-1), torch.ones(size, dtype=torch.float64))
+        assert (result.heat_map.sum(-1) < 1 + 1e-5).all()
         assert len(result.regions) == size
         assert any(label.endswith("(distractor)") for label in result.regions)
 

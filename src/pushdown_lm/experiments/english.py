@@ -177,6 +177,11 @@ def figures(results: Report) -> list[Figure]:
         lines += [
             Figure(f"parsing F1, {name}", (*place, "model", "f1"), 100),
             Figure(
+                f"parsing F1 without punctuation, {name}",
+                (*place, "punctuation", "deleted", "model", "f1"),
+                100,
+            ),
+            Figure(
                 f"parsing F1 of right-branching trees, {name}",
                 (*place, "baselines", "right-branching", "f1"),
                 100,
