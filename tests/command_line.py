@@ -33,6 +33,8 @@ def run_pushdown(*arguments: object, stdin: str | bytes = "") -> Done:
         with CliRunner().isolation(input=stdin, env={"COLUMNS": COLUMNS}) as streams:
             with pytest.raises(SystemExit) as stopped:
                 main()
+            sys.stdout.flush()
+            sys.stderr.flush()
             output, error = (stream.getvalue().decode() for stream in streams[:2])
     code = stopped.value.code
     return Done(code if isinstance(code, int) else int(code is not None), output, error)

@@ -1,17 +1,34 @@
-"""Small random models for the tests."""
+"""Small random models for the tests: the only place that makes them.
+
+pushdown_model    initialized as a new model, then sharpened; every kind of decoder
+random_model      all weights drawn alike, so that no parse is likely: for search
+prompt_model      float32 and long positions, for classification
+plain_model       without Pushdown Layers
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from transformers import GPT2Config, LlamaConfig, PreTrainedConfig, Qwen3Config, SmolLM3Config
+from transformers import (
+    Gemma2Config,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    PreTrainedConfig,
+    PreTrainedTokenizerBase,
+    Qwen3Config,
+    SmolLM3Config,
+)
 
 from pushdown_lm.model.attention import TapeEmbedding
 from pushdown_lm.model.configuration import PushdownConfig
 from pushdown_lm.model.modeling import PushdownForCausalLM
 
 BOS, EOS = 0, 1
+VOCABULARY = 7
+"""Of the random models, small enough to enumerate sentences."""
 
 
 def decoder_config(
@@ -66,6 +83,82 @@ def pushdown_model(
             elif parameter.ndim > 1:
                 parameter.mul_(4.0)
     return model
+
+
+def random_model(
+    seed: int = 0,
+    *,
+    decoder: str = "gpt2",
+    scale: float = 0.5,
+    vocabulary: int = VOCABULARY,
+    positions: int = 12,
+    **options: object,
+) -> PushdownForCausalLM:
+    """A tiny model in float64 whose weights are all random, the tape embeddings too."""
+    torch.manual_seed(seed)
+    sizes = {
+        "vocab_size": vocabulary,
+        "bos_token_id": BOS,
+        "eos_token_id": EOS,
+        "max_position_embeddings": positions,
+        "hidden_size": 16,
+    }
+    config: PreTrainedConfig
+    if decoder == "gpt2":
+        config = GPT2Config(n_layer=3, n_head=2, **sizes)
+    else:
+        kind = {"llama": LlamaConfig, "gemma2": Gemma2Config}[decoder]
+        config = kind(
+            num_hidden_layers=3,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=4,
+            intermediate_size=24,
+            **({"sliding_window": 3} if decoder == "gemma2" else {}),
+            **sizes,
+        )
+    options = {"bos_token_id": BOS, "eos_token_id": EOS, "num_depths": 4, **options}
+    model = PushdownForCausalLM(PushdownConfig(decoder_config=config, **options)).double().eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=scale)
+    return model
+
+
+def prompt_model(tokenizer: PreTrainedTokenizerBase, **options: Any) -> PushdownForCausalLM:
+    """A random model in float32 with room for long prompts in the tokens of a tokenizer."""
+    torch.manual_seed(3)
+    decoder = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=2048,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    model = PushdownForCausalLM(PushdownConfig(decoder_config=decoder, **options))
+    for name, parameter in model.named_parameters():
+        if "tape_embedding" in name:
+            torch.nn.init.normal_(parameter)
+    return model
+
+
+def plain_model(vocabulary: int, *, seed: int = 0) -> GPT2LMHeadModel:
+    """A random GPT-2 without Pushdown Layers, its predictions far from uniform."""
+    torch.manual_seed(seed)
+    config = GPT2Config(
+        vocab_size=vocabulary,
+        n_positions=256,
+        n_embd=16,
+        n_layer=2,
+        n_head=2,
+        bos_token_id=0,
+        eos_token_id=1,
+        initializer_range=0.5,
+    )
+    return GPT2LMHeadModel(config)
 
 
 def tape_embeddings(model: PushdownForCausalLM) -> list[TapeEmbedding]:

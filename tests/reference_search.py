@@ -12,52 +12,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from transformers import Gemma2Config, GPT2Config, LlamaConfig, PreTrainedConfig
 
 from pushdown_lm.model.cache import PushdownCache
-from pushdown_lm.model.configuration import PushdownConfig
 from pushdown_lm.model.modeling import PushdownForCausalLM
-
-BOS, EOS, VOCABULARY = 0, 1, 7
-
-
-def random_model(
-    seed: int = 0,
-    *,
-    decoder: str = "gpt2",
-    scale: float = 0.5,
-    vocabulary: int = VOCABULARY,
-    positions: int = 12,
-    **options: object,
-) -> PushdownForCausalLM:
-    """A tiny model in float64 whose weights are all random, the tape embeddings too."""
-    torch.manual_seed(seed)
-    sizes = {
-        "vocab_size": vocabulary,
-        "bos_token_id": BOS,
-        "eos_token_id": EOS,
-        "max_position_embeddings": positions,
-        "hidden_size": 16,
-    }
-    config: PreTrainedConfig
-    if decoder == "gpt2":
-        config = GPT2Config(n_layer=3, n_head=2, **sizes)
-    else:
-        kind = {"llama": LlamaConfig, "gemma2": Gemma2Config}[decoder]
-        config = kind(
-            num_hidden_layers=3,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=4,
-            intermediate_size=24,
-            **({"sliding_window": 3} if decoder == "gemma2" else {}),
-            **sizes,
-        )
-    options = {"bos_token_id": BOS, "eos_token_id": EOS, "num_depths": 4, **options}
-    model = PushdownForCausalLM(PushdownConfig(decoder_config=config, **options)).double().eval()
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=scale)
-    return model
+from tests.models import BOS
 
 
 def all_histories(length: int, legality: str = "constituents") -> Iterator[list[int]]:

@@ -5,13 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
-from transformers import LlamaConfig
-
 from pushdown_lm.corpora.glue import TASKS
 from pushdown_lm.data.tokenization import train_bpe
-from pushdown_lm.model.configuration import PushdownConfig
-from pushdown_lm.model.modeling import PushdownForCausalLM
+from tests.models import prompt_model
 
 PLACES = {
     "rte": ("train.tsv", "dev.tsv"),
@@ -59,22 +55,7 @@ def save_model(folder: Path, **options: Any) -> Path:
         texts += [[template.replace("{}", "x")] for template in task.texts]
         texts += [[f"{task.question} {label}"] * 3 for label in task.labels]
     tokenizer = train_bpe(texts, vocab_size=520)
-    special = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
-    torch.manual_seed(3)
-    decoder = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=2048,
-        **special,
-    )
-    model = PushdownForCausalLM(PushdownConfig(decoder_config=decoder, **options))
-    for name, parameter in model.named_parameters():
-        if "tape_embedding" in name:
-            torch.nn.init.normal_(parameter)
+    model = prompt_model(tokenizer, **options)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

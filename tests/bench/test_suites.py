@@ -7,7 +7,7 @@ from pushdown_lm.data.tokenization import train_word_vocabulary
 from pushdown_lm.evals.formula import Formula
 from pushdown_lm.evals.sg import Condition, Item, Suite
 from pushdown_lm.search.pushdown_scorer import PushdownScorer
-from tests.reference_search import random_model
+from tests.models import random_model
 
 WORDS = ["The", "dog", "dogs", "bark", "barks", "now", "."]
 

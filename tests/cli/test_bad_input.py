@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 
 from pushdown_lm.cli.app import main
 from pushdown_lm.data.tokenization import model_tokenizer
-from tests.reference_search import random_model
+from tests.models import random_model
 from tests.tiny_training import TINY, tiny_data
 
 DEEP = 10_000

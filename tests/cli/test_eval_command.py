@@ -22,9 +22,9 @@ from pushdown_lm.search.pushdown_scorer import PushdownScorer
 from pushdown_lm.search.scorer import CausalLMScorer
 from pushdown_lm.trees import parse_tree, to_brackets
 from tests.command_line import run_pushdown
-from tests.evals.conftest import build_model, build_tokenizer
+from tests.evals.conftest import build_tokenizer
 from tests.evals.test_attention import REGIONS_OF_SUITES
-from tests.reference_search import random_model
+from tests.models import plain_model, random_model
 
 SUITES = {
     "number_src": ["The {head}", "that saw", "the {other}", "{verb}", "well"],
@@ -101,7 +101,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         tokenizer.save_pretrained(folders[name])
     folders["plain"] = tmp_path_factory.mktemp("plain")
     tokenizer = build_tokenizer()
-    build_model(len(tokenizer)).save_pretrained(folders["plain"])
+    plain_model(len(tokenizer)).save_pretrained(folders["plain"])
     tokenizer.save_pretrained(folders["plain"])
     return folders
 

@@ -19,7 +19,7 @@ from pushdown_lm.search.beam import posteriors
 from pushdown_lm.search.pushdown_scorer import PushdownScorer
 from pushdown_lm.trees import parse_tree, to_brackets
 from tests.command_line import run_pushdown
-from tests.reference_search import random_model
+from tests.models import random_model
 
 WORDS = ["the", "dog", "that", "she", "has", "n't", "seen", "is", "here", ",", "and", "barks", "."]
 LINES = ["the dog hasn't barked.", "she is here, and the dog barks.", "the dog"]

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from pushdown_lm.search.scorer import CausalLMScorer, Token
 from pushdown_lm.trees import Tree
+from tests.models import plain_model
 
 TEXT = [
     "The dog is happy , and the dogs are here .",
@@ -89,21 +89,6 @@ def build_tokenizer(*, trim_offsets: bool = False) -> PreTrainedTokenizerFast:
     )
 
 
-def build_model(vocabulary_size: int, *, seed: int = 0) -> GPT2LMHeadModel:
-    torch.manual_seed(seed)
-    config = GPT2Config(
-        vocab_size=vocabulary_size,
-        n_positions=256,
-        n_embd=16,
-        n_layer=2,
-        n_head=2,
-        bos_token_id=0,
-        eos_token_id=1,
-        initializer_range=0.5,
-    )
-    return GPT2LMHeadModel(config)
-
-
 @pytest.fixture(scope="session")
 def tokenizer() -> PreTrainedTokenizerFast:
     return build_tokenizer()
@@ -111,7 +96,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 @pytest.fixture(scope="session")
 def model(tokenizer: PreTrainedTokenizerFast) -> GPT2LMHeadModel:
-    return build_model(len(tokenizer))
+    return plain_model(len(tokenizer))
 
 
 @pytest.fixture(scope="session")

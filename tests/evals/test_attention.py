@@ -30,7 +30,7 @@ from pushdown_lm.search.loading import BaseLMScorer
 from pushdown_lm.search.pushdown_scorer import PushdownScorer
 from pushdown_lm.search.scorer import CausalLMScorer
 from pushdown_lm.trees.oracle import stack_tape
-from tests.reference_search import random_model
+from tests.models import random_model
 
 REGIONS_OF_SUITES = {
     "number_src": ["The", "{head}", "that", "saw", "the", "{other}", "{verb}", "well"],

@@ -40,8 +40,7 @@ from pushdown_lm.training.freezing import (
 )
 from pushdown_lm.training.lora import add_lora, merge_lora
 from pushdown_lm.trees.oracle import tree_from_attachments
-from tests.models import BOS, EOS, pushdown_model
-from tests.reference_search import random_model
+from tests.models import BOS, EOS, pushdown_model, random_model
 from tests.tiny_glue import PLACES, save_model, save_tasks
 
 FAST = FinetuneOptions(epochs=1, batch_size=4, lr=1e-3, beam=3, max_train=8, max_eval=6)

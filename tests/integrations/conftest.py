@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pushdown_lm.data.tokenization import detokenize, train_bpe
-from tests.evals.conftest import build_model, build_tokenizer
-from tests.reference_search import random_model
+from tests.evals.conftest import build_tokenizer
+from tests.models import plain_model, random_model
 
 WORDS = ["The", "the", "dog", "dogs", "that", "she", "knows", "bark", "barks", "loudly", "."]
 
@@ -26,6 +26,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         tokenizer.save_pretrained(found[name])
     found["plain"] = tmp_path_factory.mktemp("plain")
     tokenizer = build_tokenizer()
-    build_model(len(tokenizer)).save_pretrained(found["plain"])
+    plain_model(len(tokenizer)).save_pretrained(found["plain"])
     tokenizer.save_pretrained(found["plain"])
     return found

@@ -26,7 +26,7 @@ from pushdown_lm.integrations.lm_eval import PushdownHarnessLM, _join  # noqa: E
 from pushdown_lm.search.loading import load_scorer  # noqa: E402
 from pushdown_lm.search.scorer import Token  # noqa: E402
 from tests.integrations.conftest import WORDS  # noqa: E402
-from tests.reference_search import random_model  # noqa: E402
+from tests.models import random_model  # noqa: E402
 
 PAIRS = [
     (f"The {noun} {good} loudly.", f"The {noun} {bad} loudly.")

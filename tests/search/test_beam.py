@@ -15,13 +15,11 @@ from pushdown_lm.model.modeling import PushdownForCausalLM, attention_modules
 from pushdown_lm.search.beam import SearchError, SearchResult, log_joint, posteriors, search
 from pushdown_lm.trees import Tree, merge_pieces
 from pushdown_lm.trees.oracle import tree_from_attachments
+from tests.models import EOS, VOCABULARY, random_model
 from tests.reference_search import (
-    EOS,
-    VOCABULARY,
     exact_log_prefixes,
     legal_histories,
     log_joints,
-    random_model,
     reference_search,
 )
 

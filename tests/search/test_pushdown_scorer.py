@@ -28,7 +28,7 @@ from pushdown_lm.search.pushdown_scorer import ModelFolderError, PushdownScorer,
 from pushdown_lm.search.scorer import ScoreCache, Scorer
 from pushdown_lm.trees import Tree, parse_tree, split_words
 from pushdown_lm.trees.oracle import attachments_from_tree, stack_tape
-from tests.reference_search import random_model
+from tests.models import random_model
 
 WORDS = ["the", "dog", "that", "she", "has", "n't", "seen", "is", "here", ",", "and", "barks", "."]
 TEXT = "the dog hasn't seen the barking dogs, and is here."

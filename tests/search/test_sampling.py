@@ -13,7 +13,8 @@ from pushdown_lm.model.modeling import PushdownForCausalLM
 from pushdown_lm.search.beam import SearchError, search
 from pushdown_lm.search.sampling import Sample, logits_processors, sample
 from pushdown_lm.trees.oracle import tree_from_attachments
-from tests.reference_search import BOS, EOS, all_histories, log_joints, random_model
+from tests.models import BOS, EOS, random_model
+from tests.reference_search import all_histories, log_joints
 
 VOCABULARY = 4
 

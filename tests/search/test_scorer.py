@@ -17,7 +17,8 @@ from pushdown_lm.search.scorer import (
     weights_fingerprint,
 )
 from pushdown_lm.trees import Tree
-from tests.evals.conftest import RecordedScorer, build_model, build_tokenizer
+from tests.evals.conftest import RecordedScorer, build_tokenizer
+from tests.models import plain_model
 
 SENTENCES = [
     "The dog is happy .",
@@ -74,7 +75,7 @@ class TestCausalLMScorer:
         assert batches == [[5, 0], [3, 2], [4], [1]]
 
     def test_dropout_is_off(self, tiny_scorer: CausalLMScorer) -> None:
-        model = build_model(len(tiny_scorer.tokenizer)).train()
+        model = plain_model(len(tiny_scorer.tokenizer)).train()
         scorer = CausalLMScorer(model, tiny_scorer.tokenizer)
         assert scorer.log_probs(SENTENCES) == scorer.log_probs(SENTENCES)
 
@@ -93,7 +94,7 @@ class TestCausalLMScorer:
         description = tiny_scorer.describe()
         assert json.loads(json.dumps(description)) == description
         assert {"model", "tokenizer", "beam", "versions"} <= description.keys()
-        other = build_model(len(tiny_scorer.tokenizer), seed=1)
+        other = plain_model(len(tiny_scorer.tokenizer), seed=1)
         assert weights_fingerprint(other) != description["weights"]
 
     def test_no_parser(self, tiny_scorer: CausalLMScorer) -> None:

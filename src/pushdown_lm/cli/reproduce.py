@@ -205,7 +205,7 @@ def pretrained(
 ) -> None:
     """Table 3: pretrained models, trained further on parsed text and fine-tuned to classify.
 
-    The same command again goes on where it was interrupted.
+    The same command again resumes where it left off.
 
     pushdown reproduce pretrained --data data/windows --glue glue --trees test.trees
     """
