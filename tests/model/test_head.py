@@ -42,7 +42,7 @@ def test_legal_softmax_is_the_all_positions_softmax_renormalised(parses: list[Tr
     size = options.index.shape[:2]
     head = make_head("mlp")
     hidden, following = torch.randn(2, *size, WIDTH, dtype=torch.float64)
-    keys = head.key(hidden)
+    keys = head.keys(hidden)
     scores = head(hidden, following, keys, options.index, options.legal, features)
     everywhere = head.score_all_positions(hidden, following, keys, features)
     shift = size[1]
@@ -55,6 +55,44 @@ def test_legal_softmax_is_the_all_positions_softmax_renormalised(parses: list[Tr
         torch.testing.assert_close(got, expected)
         assert (everywhere[row, decision, decision + 1 : shift] == -torch.inf).all()
         assert probabilities.sum() <= 1  # what leaks to illegal positions is lost there
+
+
+@pytest.mark.parametrize("sees_tape", [True, False])
+def test_appendix_variant_is_what_the_paper_prints(sees_tape: bool) -> None:
+    """Against the MLP over [key ; depth] of every candidate, one by one, with its gradients."""
+    features, options = prepare([Tree(tuple("abcd"), ((0, 2), (2, 4), (0, 4)))] * 2)
+    size = options.index.shape[:2]
+    torch.manual_seed(0)
+    sizes = (4, 4) if sees_tape else (0, 0)
+    head = AttachmentHead(WIDTH, 5, *sizes, variant="appendix").double()
+    if head.tape_embedding is not None:
+        torch.nn.init.normal_(head.tape_embedding)
+    hidden = torch.randn(*size, WIDTH, dtype=torch.float64)
+    following = torch.randn(*size, 5, dtype=torch.float64)
+    scores = head(hidden, following, head.keys(hidden), options.index, options.legal, features)
+
+    expected = torch.full_like(scores, -torch.inf)
+    for row, decision, slot in options.legal.nonzero().tolist():
+        before = head.query_projection(hidden[row, decision])
+        pair = torch.cat([before, following[row, decision]])
+        query = head.query(pair)
+        if slot == 0:
+            key = head.shift_key(pair)
+        else:
+            position = options.index[row, decision, slot]
+            key = head.key(hidden[row, position])
+            if head.tape_embedding is not None:
+                depth = head.tape_embedding[features[:, row, decision, position].long()].sum(0)
+                key = torch.cat([key, depth])
+            key = head.compose(key)
+        expected[row, decision, slot] = query @ key * WIDTH**-0.5
+    torch.testing.assert_close(scores, expected)
+    gradients = []
+    for result in (scores, expected):
+        head.zero_grad()
+        result.masked_fill(~options.legal, 0.0).square().sum().backward(retain_graph=True)
+        gradients.append({name: p.grad.clone() for name, p in head.named_parameters()})
+    torch.testing.assert_close(gradients[0], gradients[1])
 
 
 def test_bilinear_variant_is_equation_5() -> None:

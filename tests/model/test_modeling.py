@@ -107,6 +107,7 @@ def test_head_input_matters_and_is_checked() -> None:
     "options",
     [
         {"attachment_head": "mlp"},
+        {"attachment_head": "appendix"},
         {"attachment_head": "bilinear"},
         {"attachment_head": "mlp", "legality": "open_tokens"},
         {"head_input": "lower_layers", "pushdown_layers": [1]},
@@ -168,6 +169,20 @@ def test_conversion_keeps_the_logits(kind: str, tmp_path: Path) -> None:
     for embedding in tape_embeddings(model):
         assert embedding.weight.grad is not None
         assert embedding.weight.grad.abs().sum() > 0
+
+
+def test_tape_embeddings_start_at_zero_or_at_random() -> None:
+    for std in (0.0, 1.0):
+        model = PushdownForCausalLM(
+            PushdownConfig(decoder_config=decoder_config(), tape_init_std=std)
+        )
+        started = [embedding.weight for embedding in tape_embeddings(model)]
+        assert model.head is not None
+        assert model.head.tape_embedding is not None
+        for weight in (*started, model.head.tape_embedding):
+            assert float(weight.std()) == pytest.approx(std, abs=0.15)
+    with pytest.raises(ConfigError, match="tape_init_std: expected 0 or more, got -1"):
+        PushdownConfig(decoder_config=decoder_config(), tape_init_std=-1.0)
 
 
 def test_conversion_is_exact_against_eager_attention(tmp_path: Path) -> None:

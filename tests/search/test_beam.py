@@ -34,6 +34,7 @@ MODELS = {
     "open distances": {"num_distances": 3, "distance_counts": "open_tokens"},
     "open tokens": {"legality": "open_tokens", "num_depths": 2},
     "multi-task": {"pushdown_layers": [], "head_sees_tape": False},
+    "appendix": {"attachment_head": "appendix", "num_distances": 2},
     "bilinear": {"attachment_head": "bilinear"},
     "next token in context": {"pushdown_layers": [1, 2], "head_input": "lower_layers"},
     "in context, llama": {

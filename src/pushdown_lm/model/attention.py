@@ -37,10 +37,11 @@ ATTENTION_NAME = "pushdown"
 class TapeEmbedding(nn.Module):
     """The depth embedding of one attention layer, shared by its heads.
 
-    It starts at zero, so that a converted model first computes what it did before. Depths above
-    the table are clamped to its last row. ``num_distances > 0`` adds an embedding of the distance
-    between a token and the top of the stack (not in the paper), which tells how soon a token will
-    be attached to, where depth tells how closed it is.
+    It starts at zero, so that a converted model first computes what it did before, unless
+    ``PushdownConfig.tape_init_std`` says otherwise. Depths above the table are clamped to its last
+    row. ``num_distances > 0`` adds an embedding of the distance between a token and the top of the
+    stack (not in the paper), which tells how soon a token will be attached to, where depth tells
+    how closed it is.
     """
 
     unrotated_query: Tensor | None

@@ -14,7 +14,7 @@ from pushdown_lm.trees.oracle import Legality
 
 Implementation: TypeAlias = Literal["reference", "gather", "tiled", "flex"]
 """The implementations of :mod:`pushdown_lm.model.attention`."""
-HeadVariant: TypeAlias = Literal["mlp", "bilinear", "all_positions"]
+HeadVariant: TypeAlias = Literal["mlp", "appendix", "bilinear", "all_positions"]
 """The variants of :class:`pushdown_lm.model.head.AttachmentHead`."""
 HeadInput: TypeAlias = Literal["embedding", "lower_layers"]
 """What the attachment head sees of the next token."""
@@ -59,6 +59,9 @@ class PushdownConfig(PreTrainedConfig):
     distance_counts: str = "constituents"
     """What the distance from a token to the top of the stack counts: all ``constituents``, or only
     ``open_tokens``, the tokens that no reduce has touched."""
+    tape_init_std: float = 0.0
+    """Standard deviation of the first weights of the tape embeddings. With 0 a converted model
+    computes what it did before; the authors draw them from N(0, 1)."""
     attention: str = "tiled"
     """An implementation of :mod:`pushdown_lm.model.attention`."""
     attachment_loss_weight: float = 1.0
@@ -117,10 +120,9 @@ class PushdownConfig(PreTrainedConfig):
                 "num_depths, num_distances: expected at least one row in one of them, got "
                 f"{self.num_depths} and {self.num_distances}"
             )
-        if self.attachment_loss_weight < 0:
-            raise ConfigError(
-                f"attachment_loss_weight: expected 0 or more, got {self.attachment_loss_weight}"
-            )
+        for name in ("attachment_loss_weight", "tape_init_std"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name}: expected 0 or more, got {getattr(self, name)}")
         if self.uses_tape and self.eos_token_id is None:
             raise ConfigError(
                 "eos_token_id: sentences end with an EOS token, but neither the configuration nor "

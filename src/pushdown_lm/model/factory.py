@@ -40,6 +40,7 @@ def build_model(
     """The model for a tokenizer; a vocabulary of another size is an error that names the key."""
     options: dict[str, Any] = {
         **{name: getattr(settings, name) for name in ADDED_FIELDS},
+        "tape_init_std": settings.tape_init_std,
         "attention": settings.attention,
         "attachment_loss_weight": settings.attachment_loss_weight,
         "head_dropout": dropout or 0.0,

@@ -8,10 +8,10 @@ The paper's equation 5 scores the next token against the last hidden state of ev
     p(r_{k+1} = j) ~ exp(q_k . key_j),       q_k = MLP([h_k ; emb(x_{k+1})])
 
 (or, instead of emb(x_{k+1}), the next token in context: ``PushdownConfig.head_input``),
-with the depth of j embedded in its key (the paper's appendix), and a key of its own for shifting.
+with the depth of j in its key (the paper's appendix D), and a key of its own for shifting.
 Here the softmax runs over the legal candidates only, the right ends of the constituents on the
-stack and the shift, so that the joint probability of string and parse is a proper one. As in
-attention, the depth term is a look-up in ``q E^T``: no T x S x d tensor is made.
+stack and the shift, so that the joint probability of string and parse is a proper one. Scores are
+scaled by d^-1/2, as in attention; the paper's are not.
 """
 
 from __future__ import annotations
@@ -29,10 +29,15 @@ class AttachmentHead(nn.Module):
     ``normalize_next`` is for next tokens in context, which come from a residual stream.
 
     Variants:
-        mlp            as the paper's appendix: depth embedded in the keys, an MLP for the shift.
+        mlp            the depth embedding is added to the key, as in attention, so that its term is
+                       a look-up in ``q E^T``. The shift's key is an MLP of the query after its MLP,
+                       ``MLP([q_k ; x_{k+1}])``. A simpler form than the appendix's.
+        appendix       as printed in the paper's appendix D. With q0_k = W_q h_k:
+                       ``q_k = MLP([q0_k ; x_{k+1}])``, ``key_j = MLP([W_k h_j ; E[W]])``, and the
+                       shift's key, from the query before its MLP, ``MLP([q0_k ; x_{k+1}])``.
         bilinear       equation 5 alone: ``h_j^T W q_k``, the shift scored by ``q_k^T W q_k``.
-        all_positions  as the authors' code: the parameters of ``mlp``, keys of size T x S x d, and
-                       a softmax over all earlier positions, legal or not. For comparison.
+        all_positions  the parameters of ``mlp``, keys of size T x S x d, and a softmax over all
+                       earlier positions, legal or not, as in the authors' code. For comparison.
     """
 
     def __init__(
@@ -51,21 +56,27 @@ class AttachmentHead(nn.Module):
         self.scaling = hidden_size**-0.5
         self.query = _two_layers(hidden_size + embedding_size, hidden_size, dropout)
         self.key = nn.Linear(hidden_size, hidden_size, bias=False)
+        has_tape = bool(num_depths + num_distances)
+        if variant == "appendix":
+            self.query_projection = nn.Linear(hidden_size, hidden_size, bias=False)
+            self.compose = _two_layers((1 + has_tape) * hidden_size, hidden_size, dropout)
         self.tape_embedding: nn.Parameter | None = None
         if variant != "bilinear":
             self.shift_key = _two_layers(hidden_size + embedding_size, hidden_size, dropout)
-            if num_depths + num_distances:
+            if has_tape:
                 embedding = torch.zeros(num_depths + num_distances, hidden_size)
                 self.tape_embedding = nn.Parameter(embedding)
 
     def queries(self, hidden: Tensor, next_embedding: Tensor) -> tuple[Tensor, Tensor]:
         """The query of each decision and the score of shifting: ``(B, T, d)``, ``(B, T)``."""
         next_embedding = self.next_norm(next_embedding)
-        query = self.query(torch.cat([hidden, next_embedding], -1))
+        before = self.query_projection(hidden) if self.variant == "appendix" else hidden
+        query = self.query(torch.cat([before, next_embedding], -1))
         if self.variant == "bilinear":
             shift_key = self.key(query)
         else:
-            shift_key = self.shift_key(torch.cat([query, next_embedding], -1))
+            known = before if self.variant == "appendix" else query
+            shift_key = self.shift_key(torch.cat([known, next_embedding], -1))
         return query, (query * shift_key).sum(-1)
 
     def forward(
@@ -82,21 +93,56 @@ class AttachmentHead(nn.Module):
         Args:
             hidden: ``(B, T, d)``, the decoder's last hidden states h_k.
             next_embedding: ``(B, T, e)``, the next tokens x_{k+1}, embedded or in context.
-            keys: ``(B, S, d)``, ``self.key`` of the hidden states of all positions so far.
+            keys: ``(B, S, d)``, :meth:`keys` of the hidden states of all positions so far.
             index: ``(B, T, C)``, positions of the candidates; slot 0 is the shift.
             legal: ``(B, T, C)`` bool.
             features: ``(F, B, T, S)``, rows of the tape embedding for each position; a head
                 without one leaves them unseen.
         """
         query, shift = self.queries(hidden, next_embedding)
-        index = index.clamp(max=keys.shape[1] - 1)
-        scores = (query @ keys.transpose(1, 2)).gather(-1, index)
-        if self.tape_embedding is not None:
-            table = query @ self.tape_embedding.to(query.dtype).T  # (B, T, D)
-            for feature in features:
-                scores = scores + table.gather(-1, feature.gather(-1, index).long())
-        scores = torch.cat([shift[..., None], scores[..., SHIFT_SLOT + 1 :]], -1)
+        index = index[..., SHIFT_SLOT + 1 :].clamp(max=keys.shape[1] - 1)
+        if self.variant == "appendix":
+            scores = self._composed_scores(query, keys, index, features)
+        else:
+            scores = (query @ keys.transpose(1, 2)).gather(-1, index)
+            if self.tape_embedding is not None:
+                table = query @ self.tape_embedding.to(query.dtype).T  # (B, T, D)
+                for feature in features:
+                    scores = scores + table.gather(-1, feature.gather(-1, index).long())
+        scores = torch.cat([shift[..., None], scores], -1)
         return _at_least_float32(scores * self.scaling).masked_fill(~legal, -torch.inf)
+
+    def keys(self, hidden: Tensor) -> Tensor:
+        """What a key has of its position alone: ``(..., d)``.
+
+        The first layer of an MLP over [key ; depth] is a sum, ``W [key ; E] = W_k key + W_e E``.
+        """
+        keys: Tensor = self.key(hidden)
+        if self.variant == "appendix":
+            keys = nn.functional.linear(keys, self.compose[0].weight[:, : keys.shape[-1]])
+        return keys
+
+    def _composed_scores(
+        self, query: Tensor, keys: Tensor, index: Tensor, features: Tensor
+    ) -> Tensor:
+        """q . MLP([key ; E[W]]) of the candidates ``(B, T, C - 1)``.
+
+        The MLP's second layer, V a + b, is applied to the query instead, (q V) . a + q . b, so that
+        a candidate costs no product of matrices.
+        """
+        first, activation, dropout, second = self.compose
+        composed = keys[torch.arange(len(keys), device=keys.device)[:, None, None], index]
+        composed = composed + first.bias.to(keys.dtype)
+        if self.tape_embedding is not None:
+            depths = nn.functional.linear(
+                self.tape_embedding, first.weight[:, keys.shape[-1] :]
+            ).to(keys.dtype)
+            for feature in features:
+                composed = composed + depths[feature.gather(-1, index).long()]
+        activated = dropout(activation(composed))  # (B, T, C - 1, d)
+        toward = query @ second.weight.to(query.dtype)  # (B, T, d)
+        constant = query @ second.bias.to(query.dtype)  # (B, T)
+        return (activated @ toward[..., None])[..., 0] + constant[..., None]
 
     def score_all_positions(
         self, hidden: Tensor, next_embedding: Tensor, keys: Tensor, features: Tensor

@@ -162,10 +162,10 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, TapeEmbedding):
-            init.zeros_(module.weight)
+            init.normal_(module.weight, std=self.config.tape_init_std)
         elif isinstance(module, AttachmentHead):
             if module.tape_embedding is not None:
-                init.zeros_(module.tape_embedding)
+                init.normal_(module.tape_embedding, std=self.config.tape_init_std)
         elif isinstance(module, nn.Linear):
             init.normal_(module.weight, std=module.in_features**-0.5)
             if module.bias is not None:
@@ -341,7 +341,7 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
         assert self.head is not None
         options = structure.candidates
         hidden = hidden_states[-1]
-        keys = self.head.key(hidden)
+        keys = self.head.keys(hidden)
         if self.config.head_input == "lower_layers":
             next_embedding = hidden_states[self.config.num_lower_layers].roll(-1, -2)
         else:
@@ -489,7 +489,7 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
         hidden = decoded.hidden_states[-1]
         cache.last_hidden = hidden[:, -1]
         if self.head is not None:
-            keys = self.head.key(hidden)
+            keys = self.head.keys(hidden)
             earlier = cache.head_keys
             cache.head_keys = keys if earlier is None else torch.cat([earlier, keys], 1)
         return decoded

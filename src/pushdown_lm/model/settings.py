@@ -44,7 +44,7 @@ class ModelSettings(Section):
     ) = "all"
     """all, none, first:N, last:N, or a list of layer indices. With none the model is a Base-LM:
     the plain language model, or with an attachment head the multi-task LM."""
-    attachment_head: Literal["mlp", "bilinear", "all_positions"] | None = "mlp"
+    attachment_head: Literal["mlp", "appendix", "bilinear", "all_positions"] | None = "mlp"
     """The variant of the attachment head; null for no head."""
     head_input: Literal["embedding", "lower_layers"] = "embedding"
     """What the head sees of the next token: its embedding, or what the layers below the first
@@ -59,6 +59,8 @@ class ModelSettings(Section):
     """Rows of the distance embedding; 0 for none."""
     distance_counts: Literal["constituents", "open_tokens"] = "constituents"
     """What the distance from a token to the top of the stack counts."""
+    tape_init_std: Annotated[float, Field(ge=0)] = 0.0
+    """Standard deviation of the first weights of the tape embeddings; 0 to start without them."""
     attention: str = "tiled"
     """An implementation of :mod:`pushdown_lm.model.attention`."""
     attachment_loss_weight: Annotated[float, Field(ge=0)] = 1.0

@@ -88,7 +88,7 @@ class _SharedDecoder:
             log_probs.append(_log_prob(decoded.logits, rows[:, 1:]))
         self.hidden = torch.cat(hidden)  # (B, T - 1, d)
         self.log_prob = torch.cat(log_probs)  # (B, T - 1)
-        self.all_keys = model.head.key(self.hidden)
+        self.all_keys = model.head.keys(self.hidden)
         self.sentence = input_ids.new_empty(0)
         self.embeddings, self.input_ids = model.get_input_embeddings(), input_ids
 
@@ -137,7 +137,7 @@ class _BranchingDecoder:
             output_hidden_states=True,
         )
         hidden = decoded.hidden_states[-1][:, 0]
-        self.head_keys.append(self.model.head.key(hidden))
+        self.head_keys.append(self.model.head.keys(hidden))
         following = self.input_ids[sentence, position + 1]
         return hidden, _log_prob(decoded.logits[:, 0], following)
 
