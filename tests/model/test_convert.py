@@ -260,7 +260,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
         ((gpt2, "--layers", "last:5"), "expected 1 to 4 of 4 layers"),
         ((gpt2, "--head", "big"), "attachment_head: expected one of"),
         ((no_eos,), "expected a tokenizer with an EOS token"),
-        ((tmp_path / "nowhere",), "Transformers cannot load it"),
+        ((tmp_path / "nowhere",), "no such file or folder, nor a name of the Hub"),
         ((gpt2, "--gguf-file", "absent.gguf"), "no such file"),
         ((broken,), "broken.gguf: "),
     ]
