@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from pushdown_lm.model.cache import PushdownCache
     from pushdown_lm.model.classification import PushdownForSequenceClassification
     from pushdown_lm.model.configuration import PushdownConfig
-    from pushdown_lm.model.modeling import PushdownForCausalLM, PushdownOutput
+    from pushdown_lm.model.modeling import PushdownForCausalLM
+    from pushdown_lm.model.output import PushdownOutput
     from pushdown_lm.search.loading import load_scorer
     from pushdown_lm.search.pushdown_scorer import PushdownScorer
     from pushdown_lm.trees import Tree, draw, parse_tree, read_trees, to_brackets
@@ -35,7 +36,7 @@ _HOMES = {
     "PushdownError": "errors",
     "PushdownForCausalLM": "model.modeling",
     "PushdownForSequenceClassification": "model.classification",
-    "PushdownOutput": "model.modeling",
+    "PushdownOutput": "model.output",
     "PushdownScorer": "search.pushdown_scorer",
     "Tree": "trees",
     "TreeError": "errors",

@@ -173,17 +173,17 @@ def figures(results: Report) -> list[Figure]:
             ),
         ]
     for name in named:
-        place = (f"parsing {name}",)
+        parsing = (f"parsing {name}",)
         lines += [
-            Figure(f"parsing F1, {name}", (*place, "model", "f1"), 100),
+            Figure(f"parsing F1, {name}", (*parsing, "model", "f1"), 100),
             Figure(
                 f"parsing F1 without punctuation, {name}",
-                (*place, "punctuation", "deleted", "model", "f1"),
+                (*parsing, "punctuation", "deleted", "model", "f1"),
                 100,
             ),
             Figure(
                 f"parsing F1 of right-branching trees, {name}",
-                (*place, "baselines", "right-branching", "f1"),
+                (*parsing, "baselines", "right-branching", "f1"),
                 100,
             ),
         ]
