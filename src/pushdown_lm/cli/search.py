@@ -143,8 +143,9 @@ def surprisal(
     before a word belongs to it. The first word has its surprisal after BOS, and EOS has a row of
     its own at the end. Sentences are numbered by their lines, tokens from 1.
 
-    Tokens are shown as text, without the space before them; a token that is a part of a character
-    only, and all tokens with `--raw-tokens`, as the vocabulary writes them. Tables are
+    Tokens are shown as text, without the space before them; a token that is white space or a part
+    of a character only, and all tokens with `--raw-tokens`, as the vocabulary writes them. Tables
+    are
     tab-separated, with fields that hold quotes quoted as CSV files do; `--format jsonl` has one
     object per line.
 
