@@ -413,7 +413,7 @@ def _units(
         return analysis.words
     texts = [token.text for token in analysis.tokens]
     if not raw:
-        shown = [scorer.tokenizer.decode([token]).strip() for token in analysis.sentence.ids]
+        shown = [str(scorer.tokenizer.decode([id])).strip() for id in analysis.sentence.ids]
         texts = [
             text if text and "\ufffd" not in text else token
             for text, token in zip([*shown, ""], texts, strict=True)

@@ -16,8 +16,6 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-import torch
-
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.experiments.english import comparison
 from pushdown_lm.files import atomic_write, whole_folder, write_json
@@ -44,7 +42,7 @@ def pack_model(run: str | Path, folder: str | Path, card: str = "") -> Path:
     if not (run / METRICS).exists():
         raise BoxError(f"{run}: expected a finished run, found no {METRICS}")
     model, tokenizer = load_model(run / MODEL)
-    model.to(torch.float16)
+    model.half()
     size = sum(parameter.numel() for parameter in model.parameters()) * 2
     if size > MEGABYTES * 2**20:
         raise BoxError(f"{run}: {size / 2**20:.1f} MB of weights, more than {MEGABYTES} MB")

@@ -16,6 +16,8 @@ scaled by d^-1/2, as in attention; the paper's are not.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -59,7 +61,7 @@ class AttachmentHead(nn.Module):
         has_tape = bool(num_depths + num_distances)
         if variant == "appendix":
             self.query_projection = nn.Linear(hidden_size, hidden_size, bias=False)
-            self.compose = _two_layers((1 + has_tape) * hidden_size, hidden_size, dropout)
+            self.compose: Any = _two_layers((1 + has_tape) * hidden_size, hidden_size, dropout)
         self.tape_embedding: nn.Parameter | None = None
         if variant != "bilinear":
             self.shift_key = _two_layers(hidden_size + embedding_size, hidden_size, dropout)

@@ -428,7 +428,8 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
             use_cache=True,
             **kwargs,
         )
-        for layer in cache.layers[:count]:
+        layers: list[Any] = cache.layers[:count]
+        for layer in layers:
             layer.crop(-1)
         return output
 

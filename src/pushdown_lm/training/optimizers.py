@@ -95,7 +95,8 @@ class MuonWithAdamW(Optimizer):
 
 def muon_parameters(model: nn.Module) -> set[str]:
     """The names of the weight matrices of linear maps, but for the one that gives the logits."""
-    output = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    find_output: Any = getattr(model, "get_output_embeddings", lambda: None)
+    output = find_output()
     return {
         f"{name}.weight"
         for name, module in model.named_modules()
