@@ -267,12 +267,12 @@ CASES: list[tuple[str, str]] = [
     (f"{TRAIN} --set model.attachment_loss_weight=.nan", "model.attachment_loss_weight: "),
     (f"{TRAIN} --set data.window=512", "data.window: expected windows of 512"),
     # ---------------------------------------------------------------- models
-    ("score {files}/absent {files}/good.txt", "absent: expected a Pushdown model"),
+    ("score {files}/absent {files}/good.txt", "absent: no such folder"),
     ("score {files} {files}/good.txt", "expected a Pushdown model"),
     ("score {files}/not-a-model {files}/good.txt", "found model_type 'perceptron'"),
     ("score {files}/other-config {files}/good.txt", "other-config: expected a Pushdown model"),
     ("score {files}/deep-config {files}/good.txt", "deep-config: expected a Pushdown model"),
-    ("eval blimp --model {files}/absent --data {files}/blimp-good.jsonl", "absent: expected a"),
+    ("eval blimp --model {files}/absent --data {files}/blimp-good.jsonl", "absent: no such folder"),
     (
         "eval blimp --model {files}/deep-config --data {files}/blimp-good.jsonl",
         "deep-config/conf",
@@ -360,7 +360,10 @@ CASES: list[tuple[str, str]] = [
     ("convert {files}/absent.gguf --out {new}", "absent.gguf: no such file"),
     ("convert {files}/good.txt --out {files}", "expected a new or empty folder"),
     ("finetune nothing --model {model} --data {files}/glue --out {new}", "nothing"),
-    ("finetune rte --model {files}/absent --data {files}/glue --out {new}", "absent: expected"),
+    (
+        "finetune rte --model {files}/absent --data {files}/glue --out {new}",
+        "absent: no such folder",
+    ),
     ("finetune rte --model {model} --data {files}/absent --out {new}", "expected train.tsv"),
     ("finetune rte --model {model} --data {files}/glue --out {new}", "train.tsv:2: expected 3 col"),
     ("finetune rte --model {model} --data {files}/glue2 --out {new}", "expected a header with"),

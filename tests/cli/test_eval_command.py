@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from pushdown_lm.cli.search import DEFAULT_THRESHOLD
 from pushdown_lm.data.tokenization import detokenize, train_bpe, train_word_vocabulary
 from pushdown_lm.evals.blimp import evaluate_blimp, load_blimp
 from pushdown_lm.evals.sg import evaluate_sg, load_suites
@@ -158,7 +159,8 @@ def test_base_lm_is_exact(models: dict[str, Path]) -> None:
 def test_sg(evaluate: Eval, models: dict[str, Path], data: Path, name: str) -> None:
     report, printed = evaluate("sg", "--model", models[name], "--data", data / "suites", *SG)
     suites = load_suites(data / "suites", sorted(SUITES))
-    expected = evaluate_sg(load_scorer(models[name], beam=20), suites).to_json()
+    scorer = load_scorer(models[name], beam=20, threshold=DEFAULT_THRESHOLD)
+    expected = evaluate_sg(scorer, suites).to_json()
     assert {key: report[key] for key in expected} == expected
     assert report["items"] == 4
     assert report["options"] == {
@@ -351,8 +353,13 @@ class TestClosedVocabulary:
         gold.write_text("\n".join([*TREES, "(S The (NP baker saw))"]))
         command = ("--model", models["closed"], "--data", gold, "--beam", 20)
         for suite in (("parsing",), ("perplexity", "--trees")):
-            report, _ = evaluate(*suite, *command)
-            assert (report["items"], report["failures"]) == (2, 1)
+            code, _, error = evaluate.run(*suite, *command)
+            assert code == 2
+            assert "--keep-going leaves such sentences out" in error
+            out = tmp_path / "report.json"
+            code, _, error = evaluate.run(*suite, *command, "--keep-going", "--out", out)
+            assert (code, "closed vocabulary" in error) == (1, True)
+            assert json.loads(out.read_text())["items"] == 2
 
 
 def test_no_model(evaluate: Eval, models: dict[str, Path], data: Path) -> None:

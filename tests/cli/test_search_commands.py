@@ -312,12 +312,13 @@ def test_what_is_not_a_model(pushdown: Pushdown, tmp_path: Path, word: Path) -> 
     run = pushdown("score", tmp_path, stdin="a")
     assert (run.code, run.err) == (
         2,
+        f"Loading {tmp_path} ...\n"
         f"pushdown: {tmp_path}: expected a Pushdown model, found no readable config.json\n",
     )
     run = pushdown("score", word, tmp_path / "absent.txt")
     assert (run.code, run.err) == (
         2,
-        f"pushdown: {tmp_path}/absent.txt: No such file or directory\n",
+        f"Loading {word} ...\npushdown: {tmp_path}/absent.txt: No such file or directory\n",
     )
 
 

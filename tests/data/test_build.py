@@ -360,7 +360,10 @@ def test_dataset_loads_in_batches(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"window": 2}, r"window: expected at least 3 \(BOS, a word, EOS\), got 2"),
+        (
+            {"window": 2},
+            r"window: expected at least 3 \(BOS, a word, EOS\) and fewer than 2\^31 tokens, got 2",
+        ),
         ({"max_length": 0}, "max_length: expected at least 3"),
         ({"binarize": "up"}, r"binarize: expected one of \('right', 'left'\), got 'up'"),
         ({"errors": "no"}, r"errors: expected one of \('raise', 'skip'\), got 'no'"),
@@ -423,7 +426,7 @@ def test_bad_folders(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="expected format version 1, found 99"):
         load_data(tmp_path)
     (tmp_path / "card.json").write_text('{"format_version": 1, "splits": {"train": {}}}')
-    with pytest.raises(DataError, match=r"tokenizer: named in card\.json, but absent"):
+    with pytest.raises(DataError, match=r"fingerprint: expected a dataset's, found None"):
         load_data(tmp_path)
 
 

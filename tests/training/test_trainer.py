@@ -103,6 +103,8 @@ def test_targets_are_those_of_the_model(trees: list[Any], shared: bool, data: Da
     model = cached_model(data, recipe)
     bos, eos = 0, 0 if shared else 1
     model.config.bos_token_id, model.config.eos_token_id = bos, eos
+    model.forbidden.end = eos
+    model.forbidden.ids = {bos, 2} - {eos}
     examples = [
         {
             "input_ids": [bos, *(5 + len(word) for word in tree.words), eos],

@@ -157,6 +157,8 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
                 num_distances=config.num_distances,
                 implementation=config.attention,  # type: ignore[arg-type]
             )
+            if config.tape_init_std:
+                init.normal_(module.tape_embedding.weight, std=config.tape_init_std)
             tap_query(module)
 
     @torch.no_grad()
