@@ -25,6 +25,19 @@ def versions() -> dict[str, Any]:
     }
 
 
+def multiplies_bf16(device_type: str) -> bool:
+    """Whether the device has instructions for bfloat16: accelerators do, some CPUs do.
+
+    A CPU without them emulates bfloat16, many times slower than float32.
+    """
+    if device_type != "cpu":
+        return True
+    import torch
+
+    capabilities = getattr(torch.cpu, "get_capabilities", dict)()
+    return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+
+
 def peak_memory_megabytes(device: torch.device) -> float | None:
     """The most memory held so far: of the accelerator, or of the process if there is none.
 

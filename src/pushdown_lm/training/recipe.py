@@ -82,7 +82,9 @@ class TrainingSection(Section):
     """Largest norm of the gradient; 0 for no limit."""
     dropout: Probability | None = None
     """Everywhere in the decoder and in the attachment head; the decoder's own if left out."""
-    precision: Literal["float32", "bf16"] = "float32"
+    precision: Literal["float32", "bf16", "auto"] = "float32"
+    """Of the products in forward and backward passes; auto is bf16 where the device has
+    instructions for it."""
     eval_every: Positive | None = None
     """Steps between evaluations; the end of training only if left out."""
     save_every: Positive | None = None

@@ -39,7 +39,7 @@ from pushdown_lm.model.configuration import PushdownConfig
 from pushdown_lm.training.checkpoint import checkpoints, last_checkpoint
 from pushdown_lm.training.lora import choose_trainable
 from pushdown_lm.training.recipe import Recipe, RecipeError, load_recipe
-from pushdown_lm.training.trainer import PushdownTrainer, TrainingError
+from pushdown_lm.training.trainer import PushdownTrainer, TrainingError, uses_bf16
 
 RECIPE, VERSIONS, METRICS, MODEL = "recipe.yaml", "versions.json", "metrics.json", "model"
 
@@ -176,6 +176,7 @@ def _start_run(run: Path, recipe: Recipe, data: Data, processes: int) -> None:
             **{package: version(package) for package in packages},
             "platform": platform.platform(),
             "device": str(torch.accelerator.current_accelerator(True) or "cpu"),
+            "precision": "bf16" if uses_bf16(recipe.training.precision) else "float32",
             "processes": processes,
             "threads": torch.get_num_threads(),
             "cores": os.cpu_count(),

@@ -39,6 +39,7 @@ from pushdown_lm.data.dataset import Data
 from pushdown_lm.data.tokenization import model_tokenizer
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.files import FolderError, verify_manifest, whole_folder, write_json
+from pushdown_lm.machine import multiplies_bf16
 from pushdown_lm.model.modeling import PushdownForCausalLM
 from pushdown_lm.training.checkpoint import (
     checkpoints,
@@ -118,7 +119,7 @@ def training_arguments(recipe: Recipe, run: Path) -> TrainingArguments:
         adam_beta2=training.betas[1],
         adam_epsilon=training.epsilon,
         max_grad_norm=training.clip,
-        bf16=training.precision == "bf16",
+        bf16=uses_bf16(training.precision),
         gradient_checkpointing=training.gradient_checkpointing,
         torch_compile=training.compile,
         eval_strategy="steps" if training.eval_every else "no",
@@ -141,6 +142,14 @@ def training_arguments(recipe: Recipe, run: Path) -> TrainingArguments:
         disable_tqdm=True,
         log_level="error",
         log_level_replica="error",
+    )
+
+
+def uses_bf16(precision: str) -> bool:
+    """Whether a recipe's precision means bfloat16 on this machine."""
+    device = torch.accelerator.current_accelerator(True)
+    return precision == "bf16" or (
+        precision == "auto" and multiplies_bf16("cpu" if device is None else device.type)
     )
 
 
