@@ -373,7 +373,7 @@ CASES: list[tuple[str, str]] = [
     ("bench train no-such-case", "no bench case 'no-such-case'"),
     ("bench trees {files}/absent.trees", "absent.trees: No such file or directory"),
     ("nothing", "No such command"),
-    ("score", "Missing argument"),
+    ("score one two three", "got 3 arguments; put a text in quotes"),
 ]
 
 # ------------------------------------------------------------------ places

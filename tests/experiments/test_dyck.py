@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +79,17 @@ def test_what_is_finished_is_not_done_again(
         patch.setattr("pushdown_lm.evals.dyck.evaluate_dyck", fail)
         reproduce_dyck(finished / "out", finished / "runs", ["base", "open"], [0], OPTIONS)
     assert results(finished)["seeds"] == before["seeds"]
+
+
+def test_models_whose_runs_are_elsewhere_stay(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished / "out", tmp_path / "out")
+    shutil.copytree(finished / "runs" / "seed0" / "base", tmp_path / "runs" / "seed0" / "base")
+    found = reproduce_dyck(tmp_path / "out", tmp_path / "runs", ["base"], [0], OPTIONS)
+    assert found["seeds"] == results(finished)["seeds"]
+    assert list(found["models"]) == ["base", "open"]
+    fewer = replace(OPTIONS, items=2)
+    found = reproduce_dyck(tmp_path / "out", tmp_path / "runs", ["base"], [0], fewer)
+    assert list(found["models"]) == ["base"]
 
 
 def test_other_training_is_an_error(finished: Path) -> None:

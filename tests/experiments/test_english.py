@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from pushdown_lm.corpora.grammar import generate
 from pushdown_lm.data.build import DataOptions, build_data
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.evals.parsing import evaluate_parsing
+from pushdown_lm.evals.tree_perplexity import evaluate_tree_perplexity
 from pushdown_lm.experiments.english import (
     EnglishOptions,
     comparison,
@@ -80,7 +82,7 @@ def test_results_are_those_of_the_trained_models(finished: tuple[Path, EnglishOp
     assert list(of_seed) == ["base", "pushdown"]
     for model, found in of_seed.items():
         tests = {"parsing test", "perplexity test", "blimp"}
-        assert set(found) == {"training", "curve", *tests}
+        assert set(found) == {"recipe", "training", "curve", *tests}
         assert found["blimp"]["items"] == len(PAIRS)
         scorer = load_scorer(folder / "runs" / "seed0" / model / "model", beam=4, threshold=6.0)
         if model == "base":  # a plain language model has no parses
@@ -110,6 +112,36 @@ def test_finished_parts_are_kept(finished: tuple[Path, EnglishOptions]) -> None:
             [0],
             replace(options, overrides=("training.lr=1",)),
         )
+
+
+def test_models_whose_runs_are_elsewhere_stay(
+    finished: tuple[Path, EnglishOptions], tmp_path: Path
+) -> None:
+    folder, options = finished
+    shutil.copytree(folder / "out", tmp_path / "out")
+    shutil.copytree(folder / "runs" / "seed0" / "base", tmp_path / "runs" / "seed0" / "base")
+    models = [str(folder / "base.yaml")]
+    found = reproduce_english(tmp_path / "out", tmp_path / "runs", models, [0], options)
+    assert found["seeds"] == results(folder)["seeds"]
+    assert found["titles"] == results(folder)["titles"]
+    other = replace(options, tests=replace(options.tests, limit=1))
+    found = reproduce_english(tmp_path / "out", tmp_path / "runs", models, [0], other)
+    assert set(found["seeds"]["0"]["pushdown"]) == {"recipe", "training", "curve"}
+
+
+def test_wider_search(finished: tuple[Path, EnglishOptions]) -> None:
+    folder, options = finished
+    wider = replace(options, tests=replace(options.tests, check_beam=True, blimp=None))
+    models = [str(folder / "base.yaml"), str(folder / "pushdown.yaml")]
+    found = reproduce_english(folder / "wider", folder / "runs", models, [0], wider)
+    test = "perplexity test, wider search"
+    assert set(found["seeds"]["0"]["base"][test]) == {"settings"}  # exact anyway
+    report = found["seeds"]["0"]["pushdown"][test]
+    assert (report["settings"]["beam"], report["settings"]["threshold"]) == (8, 8.0)
+    gold = [binarize(tree) for tree in read_trees(folder / "test.trees")]
+    scorer = load_scorer(folder / "runs/seed0/pushdown/model", beam=8, threshold=8.0)
+    expected = evaluate_tree_perplexity(scorer, gold).to_json()["perplexities"]
+    assert report["perplexities"] == expected
 
 
 def test_report(finished: tuple[Path, EnglishOptions]) -> None:

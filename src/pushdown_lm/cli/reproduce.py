@@ -143,6 +143,12 @@ def english(
     limit: Annotated[
         int | None, typer.Option(min=1, help="Items of each suite, pairs of each paradigm, trees.")
     ] = None,
+    check_beam: Annotated[
+        bool,
+        typer.Option(
+            "--check-beam", help="SG and perplexity also with twice the beam and 2 nats more."
+        ),
+    ] = False,
     overrides: Overrides = None,
 ) -> None:
     """Table 2: sentence-level models, trained alike: SG, BLiMP, perplexity, parsing, attention.
@@ -154,11 +160,13 @@ def english(
 
     pushdown reproduce english --models bllip-lg-base,bllip-lg --data data/wsj --beam 300
     """
+    from dataclasses import replace
+
     from pushdown_lm.experiments.english import EnglishOptions, markdown, reproduce_english
 
     options = EnglishOptions(
         data=str(data),
-        tests=_tests(trees, sg, blimp, beam, threshold, limit),
+        tests=replace(_tests(trees, sg, blimp, beam, threshold, limit), check_beam=check_beam),
         overrides=tuple(overrides or ()),
     )
     with _interruptible():

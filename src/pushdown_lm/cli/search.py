@@ -1,8 +1,8 @@
 """`pushdown score`, `surprisal`, `parse` and `generate`: what one asks of a trained model.
 
-The first three read sentences, one a line, from a file or standard input. A line that the model
-cannot read is an error with its number and exit code 2; with `--keep-going` it is reported and left
-out, the rest is still processed, and the exit code is 1.
+The first three read sentences, one per line, from a file, standard input or the command line. A
+line that the model cannot read is an error with its number and exit code 2; with `--keep-going` it
+is reported and left out, the rest is still processed, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pushdown_lm.cli.sentences import ModelAndSentences, Source, model_and_sentences
 from pushdown_lm.errors import PushdownError
+from pushdown_lm.search.packaged import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from pushdown_lm.console import Advance
@@ -52,9 +54,8 @@ class Unit(StrEnum):
     word = "word"
 
 
-Model = Annotated[Path, typer.Argument(help="The folder of a trained model.")]
-Input = Annotated[
-    Path, typer.Argument(help="Sentences, one a line; `-` is standard input.", allow_dash=True)
+Model = Annotated[
+    str, typer.Argument(help="The folder of a trained model, or the name of an installed one.")
 ]
 Output = Annotated[
     Path | None, typer.Option("--out", help="The file to write; by default standard output.")
@@ -84,8 +85,7 @@ KeepGoing = Annotated[
 
 
 def score(
-    model: Model,
-    sentences: Input = Path("-"),
+    arguments: ModelAndSentences = None,
     out: Output = None,
     tree: Annotated[
         bool, typer.Option("--tree", help="The input holds trees: give log p(x, y) of each.")
@@ -109,6 +109,7 @@ def score(
     echo '(S (NP the dog) sleeps)' | pushdown score runs/demo/seed0/demo/model --tree
     """
     _check_output(out)
+    model, sentences = model_and_sentences(arguments)
     scorer = _load(model, beam, None if exact else threshold, allow_unknown)
     failures = _Failures(keep_going)
     with _output(out) as file:
@@ -122,8 +123,7 @@ def score(
 
 
 def surprisal(
-    model: Model,
-    sentences: Input = Path("-"),
+    arguments: ModelAndSentences = None,
     out: Output = None,
     unit: Annotated[Unit, typer.Option(help="A row for each token or for each word.")] = Unit.token,
     raw: Annotated[
@@ -152,6 +152,7 @@ def surprisal(
     pushdown surprisal runs/demo/seed0/demo/model sentences.txt --unit word > surprisals.tsv
     """
     _check_output(out)
+    model, sentences = model_and_sentences(arguments)
     scorer = _load(model, beam, None if exact else threshold, allow_unknown)
     failures = _Failures(keep_going)
     with _output(out) as file:
@@ -167,8 +168,7 @@ def surprisal(
 
 
 def parse(
-    model: Model,
-    sentences: Input = Path("-"),
+    arguments: ModelAndSentences = None,
     out: Output = None,
     n_best: Annotated[int, typer.Option("--n-best", min=1, help="Trees a sentence.")] = 1,
     posteriors: Annotated[
@@ -189,11 +189,12 @@ def parse(
     `--posteriors`, constituents are labelled with their probabilities over the beam. In brackets, a
     line that was left out gives an empty line.
 
-    pushdown parse runs/demo/seed0/demo/model sentences.txt --format text
+    pushdown parse 'The horse raced past the barn fell .' --format text
 
     pushdown parse runs/demo/seed0/demo/model sentences.txt --n-best 5 --posteriors
     """
     _check_output(out)
+    model, sentences = model_and_sentences(arguments)
     scorer = _load(model, beam, None if exact else threshold, allow_unknown)
     failures = _Failures(keep_going)
     write = {
@@ -208,7 +209,7 @@ def parse(
 
 
 def generate(
-    model: Model,
+    model: Model = DEFAULT_MODEL,
     prompt: Annotated[
         list[str] | None, typer.Option(help="Text to continue; may be repeated.")
     ] = None,
@@ -283,7 +284,7 @@ class _Failures:
             raise typer.Exit(EXIT_SOME_FAILED)
 
 
-def _load(folder: Path, beam: int, threshold: float | None, allow_unknown: bool) -> PushdownScorer:
+def _load(folder: str, beam: int, threshold: float | None, allow_unknown: bool) -> PushdownScorer:
     from pushdown_lm.console import show_loading
 
     show_loading(folder)
@@ -297,25 +298,18 @@ def _load(folder: Path, beam: int, threshold: float | None, allow_unknown: bool)
     )
 
 
-def _read_bytes(path: Path) -> tuple[str, bytes]:
-    """The name by which messages call a file, and what it holds."""
-    if str(path) == "-":
-        return "<stdin>", sys.stdin.buffer.read()
-    return str(path), path.read_bytes()
-
-
 def _analyse(
-    scorer: PushdownScorer, path: Path, pretokenised: bool, failures: _Failures, label: str
+    scorer: PushdownScorer, source: Source, pretokenised: bool, failures: _Failures, label: str
 ) -> Iterator[tuple[int, Analysis | None]]:
     """Every line's number with what search finds, in order; None for a line that is left out."""
     from pushdown_lm.console import progress
 
-    source, content = _read_bytes(path)
+    name, content = source.read()
     lines = content.removeprefix(b"\xef\xbb\xbf").splitlines()
     with progress(label, len(lines), "sentences") as advance:
         for start in range(0, len(lines), CHUNK):
             chunk = lines[start : start + CHUNK]
-            yield from _analyse_chunk(scorer, source, start, chunk, pretokenised, failures, advance)
+            yield from _analyse_chunk(scorer, name, start, chunk, pretokenised, failures, advance)
 
 
 def _analyse_chunk(
@@ -361,9 +355,9 @@ def _per_unit(log2_prob: float, num_tokens: int, num_words: int) -> dict[str, An
 
 
 def _marginal_rows(
-    scorer: PushdownScorer, path: Path, pretokenised: bool, failures: _Failures
+    scorer: PushdownScorer, source: Source, pretokenised: bool, failures: _Failures
 ) -> Iterator[dict[str, Any]]:
-    for line, analysis in _analyse(scorer, path, pretokenised, failures, "Scoring"):
+    for line, analysis in _analyse(scorer, source, pretokenised, failures, "Scoring"):
         if analysis is not None:
             sentence, result = analysis.sentence, analysis.result
             log2_prob = _bits(result.log_prob)
@@ -378,28 +372,28 @@ def _marginal_rows(
 
 
 def _joint_rows(
-    scorer: PushdownScorer, path: Path, failures: _Failures
+    scorer: PushdownScorer, source: Source, failures: _Failures
 ) -> Iterator[dict[str, Any]]:
     from pushdown_lm.console import progress
     from pushdown_lm.trees import parse_trees
 
-    source, content = _read_bytes(path)
+    name, content = source.read()
     skipped: Counter[str] = Counter()
     errors: Errors = "skip" if failures.keep_going else "raise"
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise PushdownError(f"{source}: expected UTF-8, {error}") from None
-    trees = list(parse_trees(text, source=source, errors=errors, counts=skipped))
+        raise PushdownError(f"{name}: expected UTF-8, {error}") from None
+    trees = list(parse_trees(text, source=name, errors=errors, counts=skipped))
     for reason, count in skipped.items():
-        failures.report(source, PushdownError(f"{count} malformed: {reason}"), count)
+        failures.report(name, PushdownError(f"{count} malformed: {reason}"), count)
     with progress("Scoring", len(trees), "trees") as advance:
         for number, tree in enumerate(trees, start=1):
             try:
                 log2_joint = _bits(scorer.log_joint(tree))
                 num_tokens = len(scorer.encode(tree.words).ids)
             except PushdownError as error:
-                failures.report(f"{source}, tree {number}", error)
+                failures.report(f"{name}, tree {number}", error)
             else:
                 units = _per_unit(log2_joint, num_tokens, len(tree.words))
                 yield {"sentence_id": number, "log2_joint": log2_joint, **units}

@@ -57,6 +57,10 @@ class ShardedScorer:
     def parses(self) -> bool:
         return self.scorer.parses
 
+    @property
+    def is_exact(self) -> bool:
+        return self.scorer.is_exact
+
     def describe(self) -> dict[str, Any]:
         return self.scorer.describe()
 

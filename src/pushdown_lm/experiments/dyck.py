@@ -4,7 +4,8 @@
     RUNS/seed0/MODEL                    a training run; with it, a file for each row of the test
     OUT/results.json, table.md, accuracy.png
 
-What is finished in RUNS is not done again, and the results are of all that is finished there.
+What is finished in RUNS is not done again, and the results are of all that is finished there. Models
+of an earlier results.json whose runs are elsewhere stay, with the rows that were tested alike.
 """
 
 from __future__ import annotations
@@ -273,8 +274,7 @@ def _row_result(run: Path, name: str, options: DyckOptions) -> dict[str, Any] | 
     if not path.exists():
         return None
     result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    same = all(result.get(key) == value for key, value in options.evaluation.items())
-    return result if same else None
+    return result if _is_alike(result, options) else None
 
 
 # ------------------------------------------------------------------ results
@@ -282,7 +282,7 @@ def _row_result(run: Path, name: str, options: DyckOptions) -> dict[str, Any] | 
 
 def _results(out: Path, runs: Path, options: DyckOptions, command: str) -> dict[str, Any]:
     """Everything that is finished in ``runs`` and was tested with these options."""
-    seeds: dict[str, Any] = {}
+    seeds = _earlier_results(out, options)
     for folder in sorted(runs.glob("seed*"), key=_seed_number):
         of_seed = {
             model: found
@@ -290,7 +290,7 @@ def _results(out: Path, runs: Path, options: DyckOptions, command: str) -> dict[
             if (found := _model_result(folder / model, options)) is not None
         }
         if of_seed:
-            seeds[str(_seed_number(folder))] = of_seed
+            seeds.setdefault(str(_seed_number(folder)), {}).update(of_seed)
     models = {name for of_seed in seeds.values() for name in of_seed}
     rows = {
         row for of_seed in seeds.values() for result in of_seed.values() for row in result["rows"]
@@ -304,8 +304,26 @@ def _results(out: Path, runs: Path, options: DyckOptions, command: str) -> dict[
             for name, variant in VARIANTS.items()
             if name in models
         },
-        "seeds": seeds,
+        "seeds": {seed: seeds[seed] for seed in sorted(seeds, key=int)},
     }
+
+
+def _earlier_results(out: Path, options: DyckOptions) -> dict[str, Any]:
+    """By seed and model, what ``results.json`` has of rows that were tested alike."""
+    path = out / "results.json"
+    if not path.exists():
+        return {}
+    seeds: dict[str, Any] = {}
+    for seed, models in json.loads(path.read_text(encoding="utf-8"))["seeds"].items():
+        for model, found in models.items():
+            alike = {name: row for name, row in found["rows"].items() if _is_alike(row, options)}
+            if alike:
+                seeds.setdefault(seed, {})[model] = {**found, "rows": alike}
+    return seeds
+
+
+def _is_alike(row: dict[str, Any], options: DyckOptions) -> bool:
+    return all(row.get(key) == value for key, value in options.evaluation.items())
 
 
 def _seed_number(folder: Path) -> int:

@@ -1,10 +1,12 @@
 """Sentence-level language models (section 4.2): several recipes, trained alike, on one table.
 
     RUNS/seed0/RECIPE          the training run of a model, with its tests in RUNS/.../tests
-    OUT/results.json           all that is finished in RUNS
+    OUT/results.json           all that is finished
     OUT/table.md, curves.png
 
-What is finished in RUNS is not done again, so further models and seeds add to the table.
+What is finished in RUNS is not done again, so further models and seeds add to the table. So do
+models of an earlier results.json whose runs are elsewhere, with those of their tests that had the
+same settings.
 """
 
 from __future__ import annotations
@@ -25,13 +27,24 @@ from pushdown_lm.experiments.experiment import (
     markdown_table,
     provenance,
 )
-from pushdown_lm.experiments.sentence_tests import Report, TestData, run_tests, test_result
+from pushdown_lm.experiments.sentence_tests import WIDER, Report, TestData, run_tests, test_result
 from pushdown_lm.files import atomic_write, write_json
 from pushdown_lm.training.recipe import Recipe, load_recipe
 from pushdown_lm.training.run import METRICS, MODEL, RECIPE, is_finished
 from pushdown_lm.training.trainer import METRICS_LOG
 
-DEFAULT_MODELS = ("english-base", "english-paper", "english")
+ORDER = (
+    "english-base",
+    "english-multitask",
+    "english-plm",
+    "english-plm-mask",
+    "english-tg",
+    "english-paper",
+    "english",
+)
+"""Of the models in the table."""
+RUN_PARTS = ("recipe", "training", "curve", "before")
+"""What the results say of a model besides its tests."""
 
 
 @dataclass(frozen=True)
@@ -95,11 +108,10 @@ def write_report(out: Path, results: Report) -> None:
 
 
 def collect(out: Path, runs: Path, options: EnglishOptions, command: str) -> Report:
-    """Everything that is finished in ``runs`` and was tested with these options."""
-    seeds: Report = {}
-    titles: dict[str, str] = {}
+    """Everything that is finished and was tested with these options."""
+    seeds, titles = _collect_earlier(out, options)
     for folder in sorted(runs.glob("seed*"), key=_seed):
-        for run in sorted(folder.iterdir(), key=lambda run: (run / RECIPE).stat().st_mtime):
+        for run in sorted(folder.iterdir()):
             if not is_finished(run):
                 continue
             found = {
@@ -112,9 +124,39 @@ def collect(out: Path, runs: Path, options: EnglishOptions, command: str) -> Rep
     return {
         **provenance(out, command),
         "options": asdict(options),
-        "titles": titles,
-        "seeds": seeds,
+        "titles": {name: titles[name] for name in sorted(titles, key=_place)},
+        "seeds": {
+            seed: {name: seeds[seed][name] for name in sorted(seeds[seed], key=_place)}
+            for seed in sorted(seeds, key=int)
+        },
     }
+
+
+def _collect_earlier(out: Path, options: EnglishOptions) -> tuple[Report, dict[str, str]]:
+    """The models of an earlier ``results.json``, and their titles."""
+    path = out / "results.json"
+    if not path.exists():
+        return {}, {}
+    earlier = json.loads(path.read_text(encoding="utf-8"))
+    wanted = options.tests.tests
+    seeds = {
+        seed: {
+            model: {
+                name: part
+                for name, part in found.items()
+                if name in RUN_PARTS
+                or (name in wanted and part["settings"] == options.tests.settings(name))
+            }
+            for model, found in models.items()
+        }
+        for seed, models in earlier["seeds"].items()
+    }
+    return seeds, earlier["titles"]
+
+
+def _place(model: str) -> tuple[int, str]:
+    """Where a model stands in the table: known ones in their order, then others by name."""
+    return (ORDER.index(model) if model in ORDER else len(ORDER)), model
 
 
 def _seed(folder: Path) -> int:
@@ -126,8 +168,9 @@ def describe_run(run: Path) -> Report:
     with (run / METRICS_LOG).open(encoding="utf-8") as lines:
         records = [json.loads(line) for line in lines]
     evaluations = [record for record in records if record["kind"] == "eval"]
-    recipe = load_recipe(run / RECIPE).training
+    recipe = load_recipe(run / RECIPE)
     found: Report = {
+        "recipe": recipe.model_dump(include={"model", "training"}),
         "training": json.loads((run / METRICS).read_text(encoding="utf-8")),
         "curve": [
             {"step": record["step"], "lm_loss": record["lm_loss"]}
@@ -135,8 +178,8 @@ def describe_run(run: Path) -> Report:
             for record in evaluations
         ],
     }
-    if recipe.tokens_per_batch:
-        found["training"]["tokens"] = found["training"]["steps"] * recipe.tokens_per_batch
+    if budget := recipe.training.tokens_per_batch:
+        found["training"]["tokens"] = found["training"]["steps"] * budget
     if evaluations and evaluations[0]["step"] == 0:
         found["before"] = evaluations[0]
     return found
@@ -160,6 +203,7 @@ def figures(results: Report) -> list[Figure]:
     named = results["options"]["tests"]["trees"]
     lines = [
         Figure("SG suites (31), accuracy, %", ("sg", "accuracy"), 100),
+        Figure("SG suites (31), wider search, %", (f"sg{WIDER}", "accuracy"), 100),
         Figure("BLiMP, accuracy, %", ("blimp", "accuracy"), 100),
     ]
     for name in named:
@@ -167,6 +211,10 @@ def figures(results: Report) -> list[Figure]:
         lines += [
             Figure(f"word perplexity, {name}", (*place, "marginal", "word_perplexity")),
             Figure(f"token perplexity, {name}", (*place, "marginal", "token_perplexity")),
+            Figure(
+                f"token perplexity, wider search, {name}",
+                (f"perplexity {name}{WIDER}", "perplexities", "marginal", "token_perplexity"),
+            ),
             Figure(
                 f"token perplexity given the gold parse, {name}",
                 (*place, "conditional", "token_perplexity"),
@@ -260,7 +308,8 @@ def markdown(results: Report) -> str:
     parts = [
         "# Sentence-level language models\n",
         f"Seeds {', '.join(results['seeds'])}. Models with pushdown layers are scored with beam "
-        f"{tests['beam']} and threshold {tests['threshold']} nats, others exactly.\n",
+        f"{tests['beam']} and threshold {tests['threshold']} nats, others exactly; a wider search "
+        "has twice the beam and 2 nats more.\n",
         comparison(results),
         *_by_part(results, "SG circuits", "sg", "circuits"),
         *_by_part(results, "BLiMP fields", "blimp", "fields"),

@@ -23,6 +23,7 @@ from pushdown_lm.search.loading import EvaluationScorer, load_scorer
 from pushdown_lm.search.scorer import ScoreCache
 from pushdown_lm.trees import Tree, binarize, read_trees
 
+WIDER = ", wider search"
 CHUNK = 128
 """Sentences that are scored before the results are remembered."""
 
@@ -45,6 +46,8 @@ class TestData:
     threshold: float | None = 8.0
     limit: int | None = None
     """Items of each suite, pairs of each paradigm, trees of each file."""
+    check_beam: bool = False
+    """SG and perplexity again with a wider search, to see what pruning does to them."""
 
     @property
     def tests(self) -> dict[str, Test]:
@@ -60,12 +63,25 @@ class TestData:
             found["blimp"] = Test(_blimp, self.blimp)
         if self.sg:
             found["sg"] = Test(_sg, self.sg)
+        if self.check_beam:
+            found |= {
+                f"{name}{WIDER}": replace(test, is_wider=True)
+                for name, test in found.items()
+                if name.startswith(("perplexity", "sg"))
+            }
         return found
+
+    def width(self, *, is_wider: bool) -> tuple[int, float | None]:
+        """Beam and threshold of the search."""
+        if not is_wider:
+            return self.beam, self.threshold
+        return 2 * self.beam, None if self.threshold is None else self.threshold + 2
 
     def settings(self, test: str) -> Report:
         """What the result of a test depends on, besides the model."""
-        names = ("beam", "threshold", "limit")
-        return {"data": self.tests[test].data, **{name: getattr(self, name) for name in names}}
+        chosen = self.tests[test]
+        beam, threshold = self.width(is_wider=chosen.is_wider)
+        return {"data": chosen.data, "beam": beam, "threshold": threshold, "limit": self.limit}
 
     def check(self) -> None:
         """Complain of missing or broken data before hours of training, not after."""
@@ -85,21 +101,33 @@ class Test:
 
     evaluate: Callable[[EvaluationScorer, Path, TestData, str], Report]
     data: str
+    is_wider: bool = False
+    """Searches with twice the beam, and a threshold that is 2 nats higher."""
 
 
 def run_tests(model: Path, folder: Path, data: TestData) -> None:
     """Write the results of the tests that have none yet into ``folder``."""
-    missing = [name for name in data.tests if test_result(folder, name, data) is None]
-    if not missing:
-        return
-    scorer = load_scorer(model, beam=data.beam, threshold=data.threshold)
-    for name in missing:
-        test = data.tests[name]
-        if name.startswith("parsing") and not scorer.parses:
+    missing = {
+        name: test for name, test in data.tests.items() if test_result(folder, name, data) is None
+    }
+    for is_wider in (False, True):
+        names = [name for name, test in missing.items() if test.is_wider == is_wider]
+        if not names:
+            continue
+        beam, threshold = data.width(is_wider=is_wider)
+        scorer = load_scorer(model, beam=beam, threshold=threshold)
+        for name in names:
             report: Report = {}
-        else:
-            report = test.evaluate(scorer, folder, data, test.data)
-        write_json(_file(folder, name), {**report, "settings": data.settings(name)})
+            if _applies(name, scorer, is_wider):
+                report = missing[name].evaluate(scorer, folder, data, missing[name].data)
+            write_json(_file(folder, name), {**report, "settings": data.settings(name)})
+
+
+def _applies(name: str, scorer: EvaluationScorer, is_wider: bool) -> bool:
+    """Whether a model can take a test: parsing asks for parses, a wider search for a search."""
+    if is_wider:
+        return not scorer.is_exact
+    return scorer.parses or not name.startswith("parsing")
 
 
 def test_result(folder: Path, name: str, data: TestData) -> Report | None:
@@ -115,7 +143,7 @@ test_result.__test__ = False  # type: ignore[attr-defined]
 
 
 def _file(folder: Path, name: str) -> Path:
-    return folder / f"{name.replace(' ', '-')}.json"
+    return folder / f"{name.replace(',', '').replace(' ', '-')}.json"
 
 
 # ------------------------------------------------------------------ the tests

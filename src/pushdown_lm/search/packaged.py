@@ -40,9 +40,10 @@ def find_model(name_or_folder: str | Path) -> Path:
     installed = installed_models()
     if str(name_or_folder) not in installed:
         known = ", ".join(installed) or "none"
+        hint = "; pip install models/english" if str(name_or_folder) == DEFAULT_MODEL else ""
         raise ModelNameError(
             f"{name_or_folder}: no such folder, and no model of this name is installed "
-            f"(installed: {known})"
+            f"(installed: {known}{hint})"
         )
     found = Path(installed[str(name_or_folder)].load())
     if not found.is_dir():

@@ -222,6 +222,10 @@ class PushdownScorer:
     def parses(self) -> bool:
         return self.model.head is not None
 
+    @property
+    def is_exact(self) -> bool:
+        return False
+
     def describe(self) -> dict[str, Any]:
         return dict(self._description)
 

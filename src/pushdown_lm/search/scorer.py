@@ -69,6 +69,10 @@ class Scorer(Protocol):
     def parses(self) -> bool:
         """Whether the model can :meth:`parse`."""
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether log-probabilities are exact, not sums over the parses that a search keeps."""
+
     def describe(self) -> dict[str, Any]:
         """Model, tokenizer, beam and versions: all that decides the scores, ready for JSON."""
 
@@ -198,6 +202,10 @@ class CausalLMScorer:
     def parses(self) -> bool:
         return False
 
+    @property
+    def is_exact(self) -> bool:
+        return True
+
     def log_probs(self, sentences: Sequence[str]) -> list[float]:
         encodings = self._encode(sentences)
         return [math.fsum(log_probs) for log_probs in self._token_log_probs(encodings)]
@@ -319,6 +327,10 @@ class ScoreCache:
     @property
     def parses(self) -> bool:
         return self.scorer.parses
+
+    @property
+    def is_exact(self) -> bool:
+        return self.scorer.is_exact
 
     def describe(self) -> dict[str, Any]:
         return self.scorer.describe()

@@ -6,9 +6,9 @@ Its steps are scaled by 0.2 sqrt(max(rows, columns)), so that they are as large 
 learning rate serves both (Liu et al. 2025). Embeddings, norms, biases and the rows of tape
 embeddings, which are looked up one by one, stay with AdamW.
 
-The Newton-Schulz steps are computed in bfloat16 where the device has instructions for it, otherwise
-in float32. (`torch.optim.Muon` always takes bfloat16; a CPU that emulates it needs 13 seconds for one
-step of a model of 6 layers x 256, against half a second in float32.)
+The Newton-Schulz steps are computed in bfloat16 where the device has instructions for it, and in
+float32 otherwise. (`torch.optim.Muon` always takes bfloat16; a CPU that emulates it needs 13
+seconds for one step of a model of 6 layers x 256, against half a second in float32.)
 """
 
 from __future__ import annotations
