@@ -4,8 +4,8 @@
     RUNS/seed0/MODEL                    a training run; with it, a file for each row of the test
     OUT/results.json, table.md, accuracy.png
 
-What is finished in RUNS is not done again, and the results are of all that is finished there. Models
-of an earlier results.json whose runs are elsewhere stay, with the rows that were tested alike.
+What is finished in RUNS is not done again, and the results are of all that is finished there.
+Models of an earlier results.json whose runs are elsewhere stay, with the rows tested alike.
 """
 
 from __future__ import annotations
