@@ -95,7 +95,7 @@ def locked(folder: str | Path, what: str) -> Iterator[None]:
     path = folder / LOCK
     with path.open("a+", encoding="utf-8") as file:
         try:
-            _lock(file)
+            lock_file(file)
         except OSError:
             file.seek(0)
             owner = file.read(80).strip() or "another process"
@@ -109,7 +109,7 @@ def locked(folder: str | Path, what: str) -> Iterator[None]:
             path.unlink(missing_ok=True)
 
 
-def _lock(file: IO[str]) -> None:
+def lock_file(file: IO[str]) -> None:
     """Lock a file for this process, or raise OSError; systems without such locks go without."""
     try:
         import fcntl

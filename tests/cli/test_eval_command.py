@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pushdown_lm.cli.search import DEFAULT_THRESHOLD
+from pushdown_lm.cli.options import DEFAULT_THRESHOLD
 from pushdown_lm.data.tokenization import detokenize, train_bpe, train_word_vocabulary
 from pushdown_lm.evals.blimp import evaluate_blimp, load_blimp
 from pushdown_lm.evals.sg import evaluate_sg, load_suites
