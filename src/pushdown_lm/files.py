@@ -183,6 +183,12 @@ def verify_manifest(folder: str | Path) -> None:
             raise FolderError(f"{path}: its SHA-256 is not that of {MANIFEST}: it is damaged")
 
 
+def verify_if_listed(folder: str | Path) -> None:
+    """:func:`verify_manifest` of a folder that has a manifest; others are taken as they are."""
+    if Path(folder, MANIFEST).is_file():
+        verify_manifest(folder)
+
+
 def _read_manifest(folder: Path) -> dict[str, tuple[int, str]]:
     """Sizes and SHA-256 of the files that a manifest lists, all of them inside the folder."""
     manifest = folder / MANIFEST

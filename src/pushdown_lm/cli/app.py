@@ -17,7 +17,7 @@ import typer
 from pushdown_lm.cli import bench, convert, data, demo, finetune, reproduce, search, train
 from pushdown_lm.cli import eval as evaluate
 from pushdown_lm.cli.options import EXIT_BAD_INPUT, EXIT_INTERNAL, EXIT_INTERRUPTED
-from pushdown_lm.errors import PushdownError
+from pushdown_lm.errors import Interrupted, PushdownError
 
 
 def _show_version(wanted: bool) -> None:
@@ -84,6 +84,9 @@ def _exit_code(error: BaseException, debug: bool) -> int | None:
     if isinstance(error, KeyboardInterrupt):
         print("pushdown: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
+    if isinstance(error, Interrupted):
+        print(f"pushdown: {error}", file=sys.stderr)
+        return error.exit_code
     if debug:
         traceback.print_exception(error)
     if isinstance(error, PushdownError):

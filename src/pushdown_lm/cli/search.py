@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -287,7 +288,7 @@ class _Task:
 
     source: str
     """The name by which messages call the input."""
-    lines: Sequence[bytes]
+    content: bytes
     out: Path | None
     keep_going: bool
     settings: dict[str, Any]
@@ -301,8 +302,11 @@ class _Task:
         if out is not None:
             check_writable(out)
         name, content = source.read()
-        lines = content.removeprefix(b"\xef\xbb\xbf").splitlines()
-        return cls(name, lines, out, keep_going, settings)
+        return cls(name, content.removeprefix(b"\xef\xbb\xbf"), out, keep_going, settings)
+
+    @cached_property
+    def lines(self) -> list[bytes]:
+        return self.content.splitlines()
 
     @contextmanager
     def output(
@@ -407,7 +411,7 @@ def _read_trees(task: _Task) -> list[Tree]:
     skipped: Counter[str] = Counter()
     errors: Errors = "skip" if task.keep_going else "raise"
     try:
-        text = b"".join(line + b"\n" for line in task.lines).decode()
+        text = task.content.decode()
     except UnicodeDecodeError as error:
         raise PushdownError(f"{task.source}: expected UTF-8, {error}") from None
     trees = list(parse_trees(text, source=task.source, errors=errors, counts=skipped))
