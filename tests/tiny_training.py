@@ -6,9 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from pushdown_lm.corpora.grammar import generate, vocabulary
 from pushdown_lm.data.build import DataOptions, build_data
 from pushdown_lm.data.dataset import Data
+from pushdown_lm.training.monitor import ProgressCallback
 from pushdown_lm.training.recipe import Recipe, load_recipe
 from pushdown_lm.trees import Tree
 
@@ -32,3 +35,15 @@ def tiny_recipe(*overrides: str, steps: int = 6) -> Recipe:
 def read_log(run: Path, kind: str | None = None) -> list[dict[str, Any]]:
     lines = (run / "metrics.jsonl").read_text().splitlines()
     return [record for line in lines if kind in (None, (record := json.loads(line))["kind"])]
+
+
+def at_step(step: int, act: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do something at the end of a step."""
+    original = ProgressCallback.on_step_end
+
+    def on_step_end(self: Any, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        original(self, args, state, control, **kwargs)
+        if state.global_step == step:
+            act()
+
+    monkeypatch.setattr(ProgressCallback, "on_step_end", on_step_end)

@@ -95,7 +95,7 @@ def locked(folder: str | Path, what: str) -> Iterator[None]:
     path = folder / LOCK
     with path.open("a+", encoding="utf-8") as file:
         try:
-            _lock(file)
+            lock_file(file)
         except OSError:
             file.seek(0)
             owner = file.read(80).strip() or "another process"
@@ -109,7 +109,7 @@ def locked(folder: str | Path, what: str) -> Iterator[None]:
             path.unlink(missing_ok=True)
 
 
-def _lock(file: IO[str]) -> None:
+def lock_file(file: IO[str]) -> None:
     """Lock a file for this process, or raise OSError; systems without such locks go without."""
     try:
         import fcntl
@@ -181,6 +181,12 @@ def verify_manifest(folder: str | Path) -> None:
             )
         if _sha256(path) != digest:
             raise FolderError(f"{path}: its SHA-256 is not that of {MANIFEST}: it is damaged")
+
+
+def verify_if_listed(folder: str | Path) -> None:
+    """:func:`verify_manifest` of a folder that has a manifest; others are taken as they are."""
+    if Path(folder, MANIFEST).is_file():
+        verify_manifest(folder)
 
 
 def _read_manifest(folder: Path) -> dict[str, tuple[int, str]]:

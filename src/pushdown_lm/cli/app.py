@@ -16,7 +16,8 @@ import typer
 
 from pushdown_lm.cli import bench, convert, data, demo, finetune, reproduce, search, train
 from pushdown_lm.cli import eval as evaluate
-from pushdown_lm.errors import PushdownError
+from pushdown_lm.cli.options import EXIT_BAD_INPUT, EXIT_INTERNAL, EXIT_INTERRUPTED
+from pushdown_lm.errors import Interrupted, PushdownError
 
 
 def _show_version(wanted: bool) -> None:
@@ -43,13 +44,13 @@ for command in (search.score, search.surprisal, search.parse, search.generate):
     app.command()(command)
 
 
-EXIT_BAD_INPUT, EXIT_INTERNAL, EXIT_INTERRUPTED = 2, 70, 130
-
-
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show it.")
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_show_version, help="Show the version and exit."
+        ),
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
@@ -83,6 +84,9 @@ def _exit_code(error: BaseException, debug: bool) -> int | None:
     if isinstance(error, KeyboardInterrupt):
         print("pushdown: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
+    if isinstance(error, Interrupted):
+        print(f"pushdown: {error}", file=sys.stderr)
+        return error.exit_code
     if debug:
         traceback.print_exception(error)
     if isinstance(error, PushdownError):

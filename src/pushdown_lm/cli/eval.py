@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
-from pushdown_lm.cli.search import DEFAULT_THRESHOLD, EXIT_SOME_FAILED
+from pushdown_lm.cli.options import (
+    DEFAULT_THRESHOLD,
+    EXIT_SOME_FAILED,
+    AllowUnknown,
+    Beam,
+    Exact,
+    Threshold,
+)
 from pushdown_lm.console import sentence_progress, show_loading
 from pushdown_lm.errors import PushdownError
 
@@ -52,16 +59,6 @@ class Punctuation(StrEnum):
 
 
 ModelFolder = Annotated[Path, typer.Option("--model", help="The folder of a model.")]
-Beam = Annotated[int, typer.Option(min=1, help="Parses that search keeps for a sentence.")]
-Threshold = Annotated[
-    float, typer.Option(metavar="NATS", help="Drop parses this far below the best one, for speed.")
-]
-Exact = Annotated[
-    bool, typer.Option("--exact", help="No threshold: --beam 300 --exact is the paper's search.")
-]
-AllowUnknown = Annotated[
-    bool, typer.Option("--allow-unknown", help="Read words outside the vocabulary as <unk>.")
-]
 Out = Annotated[Path | None, typer.Option(help="Write the report here, as JSON.")]
 Cache = Annotated[
     Path | None,

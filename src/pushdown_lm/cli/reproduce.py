@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -111,15 +109,14 @@ def dyck(
         overrides=(*options.overrides, *changes),
     )
     out = out or Path("results", "dyck-quick" if quick else "dyck")
-    with _interruptible():
-        results = reproduce_dyck(
-            out,
-            runs or Path("runs", out.name),
-            chosen,
-            range(first_seed, first_seed + seeds),
-            options,
-            _command(),
-        )
+    results = reproduce_dyck(
+        out,
+        runs or Path("runs", out.name),
+        chosen,
+        range(first_seed, first_seed + seeds),
+        options,
+        _command(),
+    )
     typer.echo(markdown(results))
 
 
@@ -169,15 +166,14 @@ def english(
         tests=replace(_tests(trees, sg, blimp, beam, threshold, limit), check_beam=check_beam),
         overrides=tuple(overrides or ()),
     )
-    with _interruptible():
-        results = reproduce_english(
-            out,
-            runs or Path("runs", out.name),
-            _names(models),
-            range(first_seed, first_seed + seeds),
-            options,
-            _command(),
-        )
+    results = reproduce_english(
+        out,
+        runs or Path("runs", out.name),
+        _names(models),
+        range(first_seed, first_seed + seeds),
+        options,
+        _command(),
+    )
     typer.echo(markdown(results))
 
 
@@ -241,18 +237,17 @@ def pretrained(
         max_eval=max_eval,
         freeze=freeze,
     )
-    with _interruptible():
-        results = reproduce_pretrained(
-            out,
-            runs or Path("runs", out.name),
-            _names(models),
-            options,
-            [find_task(name.strip(), preset.value) for name in tasks.split(",")],
-            glue,
-            finetuning,
-            seeds=seeds,
-            command=_command(),
-        )
+    results = reproduce_pretrained(
+        out,
+        runs or Path("runs", out.name),
+        _names(models),
+        options,
+        [find_task(name.strip(), preset.value) for name in tasks.split(",")],
+        glue,
+        finetuning,
+        seeds=seeds,
+        command=_command(),
+    )
     typer.echo(markdown(results))
 
 
@@ -293,15 +288,3 @@ def _named(pairs: list[str] | None, usage: str) -> dict[str, str]:
 
 def _command() -> str:
     return shlex.join(["pushdown", *sys.argv[1:]])
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """A training that a signal ends says where it can go on, and exits with the signal's code."""
-    from pushdown_lm.training.run import Interrupted
-
-    try:
-        yield
-    except Interrupted as interruption:
-        typer.echo(f"pushdown: {interruption}", err=True)
-        raise typer.Exit(interruption.exit_code) from None

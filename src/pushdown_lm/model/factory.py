@@ -13,7 +13,6 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from pushdown_lm.console import error_console
 from pushdown_lm.data.tokenization import load_tokenizer, text_rule
 from pushdown_lm.errors import ConfigError, PushdownError
-from pushdown_lm.files import MANIFEST, verify_manifest
 from pushdown_lm.model.configuration import PushdownConfig
 from pushdown_lm.model.forbidden import padding_id
 from pushdown_lm.model.layers import parse_layers
@@ -186,8 +185,6 @@ def _continue(
 ) -> PushdownForCausalLM:
     """A Pushdown model as its folder has it, to be trained further."""
     folder = Path(str(settings.pretrained))
-    if (folder / MANIFEST).is_file():
-        verify_manifest(folder)
     if load_tokenizer(folder).get_vocab() != tokenizer.get_vocab():
         raise ConfigError(
             f"pretrained: the data was made with another tokenizer than {folder} has; "

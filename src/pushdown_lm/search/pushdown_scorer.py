@@ -40,7 +40,6 @@ from pushdown_lm.data.tokenization import (
     is_word_level,
     load_tokenizer,
 )
-from pushdown_lm.files import MANIFEST, verify_manifest
 from pushdown_lm.model.configuration import PushdownConfig
 from pushdown_lm.model.loading import ModelFolderError, load_weights
 from pushdown_lm.model.modeling import PushdownForCausalLM
@@ -480,5 +479,3 @@ def _check_folder(folder: Path) -> None:
         raise ModelFolderError(
             f"{folder}: expected the model's tokenizer in tokenizer.json, found none"
         )
-    if (folder / MANIFEST).is_file():
-        verify_manifest(folder)

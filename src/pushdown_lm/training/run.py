@@ -11,12 +11,8 @@ OUT/metrics.json     how good it is, and how long it took
 from __future__ import annotations
 
 import json
-import os
-import platform
-import signal
 from collections.abc import Sequence
 from contextlib import nullcontext
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +26,10 @@ from pushdown_lm.files import (
     LOCK,
     atomic_write,
     locked,
-    remove_unfinished,
     verify_manifest,
     write_json,
 )
-from pushdown_lm.machine import peak_memory_megabytes
+from pushdown_lm.machine import peak_memory_megabytes, versions
 from pushdown_lm.model.configuration import PushdownConfig
 from pushdown_lm.training.checkpoint import checkpoints, last_checkpoint
 from pushdown_lm.training.lora import choose_trainable
@@ -42,15 +37,6 @@ from pushdown_lm.training.recipe import Recipe, RecipeError, load_recipe
 from pushdown_lm.training.trainer import PushdownTrainer, TrainingError, uses_bf16
 
 RECIPE, VERSIONS, METRICS, MODEL = "recipe.yaml", "versions.json", "metrics.json", "model"
-
-
-class Interrupted(Exception):
-    """A signal ended training early, at a step whose checkpoint is saved."""
-
-    def __init__(self, signal_number: int, checkpoint: Path) -> None:
-        name = signal.Signals(signal_number).name
-        super().__init__(f"{name}: stopped after saving {checkpoint}; --resume continues from it")
-        self.exit_code = 128 + signal_number
 
 
 def run_recipe(
@@ -87,15 +73,9 @@ def _run(recipe: Recipe, data: Data, run: Path, *, resume: bool) -> dict[str, An
         checkpoint = last_checkpoint(run) if checkpoints(run) else None
     elif trainer.is_main:
         _start_run(run, recipe, data, trainer.args.world_size)
-    if trainer.is_main:
-        remove_unfinished(run)
-        trainer.log_file.forget_after(int(checkpoint.name.split("-")[1]) if checkpoint else 0)
-
     if trainer.is_main and parameters.trained < parameters.total:
         error_console().print(str(parameters))
-    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-    if trainer.was_interrupted:
-        raise Interrupted(trainer.signals.received or signal.SIGTERM, checkpoints(run)[-1])
+    trainer.train_from(checkpoint, "--resume continues from it")
     metrics = {
         "training_seconds": trainer.seconds(),
         "trainable_parameters": parameters.trained,
@@ -126,7 +106,7 @@ def check_data(recipe: Recipe, data: Data) -> None:
     """Raise :class:`RecipeError` if the dataset is not of the kind that the recipe expects."""
     wanted, window = recipe.data.window, data.card["window"]
     if wanted not in (None, window):
-        found = "a sentence an example" if window is None else f"windows of {window}"
+        found = "one sentence per example" if window is None else f"windows of {window}"
         raise RecipeError(f"data.window: expected windows of {wanted} tokens, the data has {found}")
     if recipe.model.attention == "flex" and not torch.accelerator.is_available():
         raise RecipeError("model.attention: flex trains on a GPU only, and this machine has none")
@@ -167,19 +147,14 @@ def _start_run(run: Path, recipe: Recipe, data: Data, processes: int) -> None:
         )
     with atomic_write(run / RECIPE) as file:
         file.write(recipe.to_yaml())
-    packages = ("torch", "transformers", "accelerate", "tokenizers", "datasets", "numpy")
     write_json(
         run / VERSIONS,
         {
-            "pushdown-lm": version("pushdown-lm"),
-            "python": platform.python_version(),
-            **{package: version(package) for package in packages},
-            "platform": platform.platform(),
+            **versions(),
             "device": str(torch.accelerator.current_accelerator(True) or "cpu"),
             "precision": "bf16" if uses_bf16(recipe.training.precision) else "float32",
             "processes": processes,
             "threads": torch.get_num_threads(),
-            "cores": os.cpu_count(),
             "data": data.fingerprint,
             "data_folder": str(data.folder.resolve()),
         },

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -37,8 +38,14 @@ from transformers.utils.logging import disable_progress_bar
 from pushdown_lm.data.batching import Collator, RandomBatches, Share, TokenBudgetBatches
 from pushdown_lm.data.dataset import Data
 from pushdown_lm.data.tokenization import model_tokenizer
-from pushdown_lm.errors import PushdownError
-from pushdown_lm.files import FolderError, verify_manifest, whole_folder, write_json
+from pushdown_lm.errors import Interrupted, PushdownError
+from pushdown_lm.files import (
+    FolderError,
+    remove_unfinished,
+    verify_manifest,
+    whole_folder,
+    write_json,
+)
 from pushdown_lm.machine import multiplies_bf16
 from pushdown_lm.model.modeling import PushdownForCausalLM
 from pushdown_lm.training.checkpoint import (
@@ -157,7 +164,13 @@ class PushdownTrainer(Trainer):
     """Trains a Pushdown model on a data folder as a recipe says."""
 
     def __init__(
-        self, model: PushdownForCausalLM, recipe: Recipe, data: Data, run: str | Path
+        self,
+        model: PushdownForCausalLM,
+        recipe: Recipe,
+        data: Data,
+        run: str | Path,
+        *,
+        label: str = "Training",
     ) -> None:
         self.recipe = recipe
         self.run_folder = Path(run).resolve()
@@ -168,7 +181,7 @@ class PushdownTrainer(Trainer):
         self._is_stopping = False
         self._began, self._seconds_before = time.monotonic(), 0.0
         self._evaluation, self._evaluated_at = dict[str, float](), -1
-        callbacks: list[TrainerCallback] = [ProgressCallback(self._display)]
+        callbacks: list[TrainerCallback] = [ProgressCallback(self._display, label)]
         if recipe.training.early_stopping_patience is not None:
             callbacks.append(EarlyStoppingCallback(recipe.training.early_stopping_patience))
         super().__init__(
@@ -211,6 +224,23 @@ class PushdownTrainer(Trainer):
                 return None
         with self.signals.noted(), self._display:
             return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    def train_from(self, checkpoint: Path | None, how_to_continue: str) -> None:
+        """Train from a checkpoint of this run, or from the start, to the end.
+
+        Raises:
+            Interrupted: a signal came; a checkpoint is saved, and the message says how to continue.
+        """
+        if self.is_main:
+            remove_unfinished(self.run_folder)
+            self.log_file.forget_after(int(checkpoint.name.split("-")[1]) if checkpoint else 0)
+        self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        if self.was_interrupted:
+            saved = checkpoints(self.run_folder)[-1]
+            raise Interrupted(
+                self.signals.received or signal.SIGTERM,
+                f"stopped after saving {saved}; {how_to_continue}",
+            )
 
     def final_metrics(self) -> dict[str, Any]:
         """The metrics of the model as training has left it."""
@@ -314,6 +344,12 @@ class PushdownTrainer(Trainer):
         loss = outputs.loss * self.accelerator.num_processes
         return (loss, outputs) if return_outputs else loss
 
+    def name_losses(self, lm: float, *attachment: float) -> dict[str, float]:
+        """The losses of a step for the log: the one that is minimized, and its parts."""
+        weight = self.accelerator.unwrap_model(self.model).config.attachment_loss_weight
+        named = {"loss": lm + weight * sum(attachment), "lm_loss": lm}
+        return {**named, "attachment_loss": attachment[0]} if attachment else named
+
     def floating_point_ops(self, inputs: Any) -> int:
         return 0
 
@@ -351,12 +387,9 @@ class PushdownTrainer(Trainer):
         own = torch.stack([torch.stack(step.losses).sum(0) for step in steps])  # (steps, 2)
         norms = torch.stack([cast(Tensor, step.gradient_norm) for step in steps]).tolist()
         whole = cast(Tensor, self.accelerator.reduce(own.clone(), "sum"))
-        weight = self.accelerator.unwrap_model(self.model).config.attachment_loss_weight
         records: list[dict[str, Any]] = []
-        for step, (lm, *attachment), norm in zip(steps, whole.tolist(), norms, strict=True):
-            record = {"loss": lm + weight * sum(attachment), "lm_loss": lm}
-            if attachment:
-                record["attachment_loss"] = attachment[0]
+        for step, losses, norm in zip(steps, whole.tolist(), norms, strict=True):
+            record = self.name_losses(*losses)
             record |= {"gradient_norm": norm, "learning_rate": step.learning_rate}
             if not all(map(math.isfinite, record.values())):
                 self._stop_at(step, record)
@@ -531,7 +564,14 @@ def _read_seconds(path: Path) -> float:
 
 def _without_prefix(metrics: Mapping[str, float]) -> dict[str, float]:
     """Metrics of an evaluation by their own names, without times, which are never the same."""
-    names = ("loss", "lm_loss", "attachment_loss", "perplexity", "attachment_accuracy")
+    names = (
+        "loss",
+        "answer_loss",
+        "lm_loss",
+        "attachment_loss",
+        "perplexity",
+        "attachment_accuracy",
+    )
     plain = {name.partition("_")[2]: value for name, value in metrics.items()}
     return {name: plain[name] for name in names if name in plain}
 
