@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 import typer
 
 from pushdown_lm.cli.options import (
+    DEFAULT_BEAM,
     DEFAULT_THRESHOLD,
     EXIT_SOME_FAILED,
     AllowUnknown,
@@ -79,7 +80,7 @@ KeepGoing = Annotated[
 def blimp(
     model: ModelFolder,
     data: Annotated[Path, typer.Option(help="A folder of *.jsonl files, or one such file.")],
-    beam: Beam = 300,
+    beam: Beam = DEFAULT_BEAM,
     threshold: Threshold = DEFAULT_THRESHOLD,
     exact: Exact = False,
     allow_unknown: AllowUnknown = False,
@@ -129,7 +130,7 @@ def blimp(
 def sg(
     model: ModelFolder,
     data: Annotated[Path, typer.Option(help="A folder of SyntaxGym suites, *.json.")],
-    beam: Beam = 300,
+    beam: Beam = DEFAULT_BEAM,
     threshold: Threshold = DEFAULT_THRESHOLD,
     exact: Exact = False,
     allow_unknown: AllowUnknown = False,
@@ -186,7 +187,7 @@ def sg(
 def parsing(
     model: ModelFolder,
     data: Annotated[list[Path], typer.Option(help="A file of gold trees; may be repeated.")],
-    beam: Beam = 300,
+    beam: Beam = DEFAULT_BEAM,
     threshold: Threshold = DEFAULT_THRESHOLD,
     exact: Exact = False,
     allow_unknown: AllowUnknown = False,
@@ -255,7 +256,7 @@ def perplexity(
     trees: Annotated[
         bool, typer.Option("--trees", help="The data are trees: score them with their tree too.")
     ] = False,
-    beam: Beam = 300,
+    beam: Beam = DEFAULT_BEAM,
     threshold: Threshold = DEFAULT_THRESHOLD,
     exact: Exact = False,
     allow_unknown: AllowUnknown = False,
@@ -310,7 +311,7 @@ def attention(
     plots: Annotated[
         Path | None, typer.Option(help="Write the bar chart and the heat maps to this folder.")
     ] = None,
-    beam: Beam = 300,
+    beam: Beam = DEFAULT_BEAM,
     threshold: Threshold = DEFAULT_THRESHOLD,
     exact: Exact = False,
     allow_unknown: AllowUnknown = False,

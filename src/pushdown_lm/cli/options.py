@@ -8,6 +8,7 @@ import typer
 
 EXIT_SOME_FAILED, EXIT_BAD_INPUT, EXIT_INTERNAL, EXIT_INTERRUPTED = 1, 2, 70, 130
 
+DEFAULT_BEAM = 300
 DEFAULT_THRESHOLD = 10.0
 """Nats below the best parse at which a parse is dropped: a share of 0.00005 of its probability."""
 

@@ -34,6 +34,7 @@ from pushdown_lm.cli.formats import (
     write_trees,
 )
 from pushdown_lm.cli.options import (
+    DEFAULT_BEAM,
     DEFAULT_THRESHOLD,
     EXIT_SOME_FAILED,
     AllowUnknown,
@@ -85,7 +86,7 @@ def score(
     tree: Annotated[
         bool, typer.Option("--tree", help="The input holds trees: give log p(x, y) of each.")
     ] = False,
-    beam: Beam = 300,
+    beam: Beam = DEFAULT_BEAM,
     threshold: Threshold = DEFAULT_THRESHOLD,
     exact: Exact = False,
     pretokenised: Pretokenised = False,
@@ -130,7 +131,7 @@ def surprisal(
     raw: Annotated[
         bool, typer.Option("--raw-tokens", help="Tokens as the vocabulary writes them: Ġdog.")
     ] = False,
-    beam: Beam = 300,
+    beam: Beam = DEFAULT_BEAM,
     threshold: Threshold = DEFAULT_THRESHOLD,
     exact: Exact = False,
     pretokenised: Pretokenised = False,
@@ -182,7 +183,7 @@ def parse(
     posteriors: Annotated[
         bool, typer.Option("--posteriors", help="The probability of each constituent.")
     ] = False,
-    beam: Beam = 300,
+    beam: Beam = DEFAULT_BEAM,
     threshold: Threshold = DEFAULT_THRESHOLD,
     exact: Exact = False,
     pretokenised: Pretokenised = False,
@@ -239,7 +240,7 @@ def generate(
         int, typer.Option(help="Seed; a larger --count adds samples and keeps the first ones.")
     ] = 0,
     batch: Annotated[int, typer.Option(min=1, help="Samples drawn at once.")] = 64,
-    beam: Beam = 300,
+    beam: Beam = DEFAULT_BEAM,
     format: Annotated[TreeFormat, typer.Option()] = TreeFormat.text,
 ) -> None:
     """Sample sentences with their trees.
