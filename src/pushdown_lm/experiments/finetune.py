@@ -64,7 +64,7 @@ from pushdown_lm.search.parse_cache import ParseCache
 from pushdown_lm.search.pushdown_scorer import PushdownScorer
 from pushdown_lm.search.scorer import weights_fingerprint
 from pushdown_lm.training.checkpoint import checkpoints, last_checkpoint
-from pushdown_lm.training.freezing import Trainable
+from pushdown_lm.training.freezing import Trainable, trainable_parameters
 from pushdown_lm.training.lora import choose_trainable
 from pushdown_lm.training.recipe import LoraSection, Recipe, TrainingSection
 from pushdown_lm.training.run import MODEL
@@ -286,8 +286,12 @@ def _load(
 
 
 def _choose_trainable(model: PushdownForCausalLM, options: FinetuneOptions) -> Trainable:
+    """What is trained; never the attachment head, whose choices have been made."""
     lora = None if options.lora_rank is None else LoraSection(rank=options.lora_rank)
-    return choose_trainable(model, options.freeze, lora)
+    choose_trainable(model, options.freeze, lora)
+    if model.head is not None:
+        model.head.requires_grad_(False)
+    return trainable_parameters(model)
 
 
 def _recipe(task: Task, options: FinetuneOptions, num_train: int, seed: int) -> Recipe:
