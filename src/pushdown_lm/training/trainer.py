@@ -49,6 +49,7 @@ from pushdown_lm.training.checkpoint import (
     set_random_state,
 )
 from pushdown_lm.training.lora import merge_lora
+from pushdown_lm.training.lower_output import LowerOutput, OutputCollator
 from pushdown_lm.training.monitor import MetricsLog, ProgressCallback, StopSignals
 from pushdown_lm.training.optimizers import muon_with_adamw
 from pushdown_lm.training.recipe import Recipe, RecipeError
@@ -157,9 +158,14 @@ class PushdownTrainer(Trainer):
     """Trains a Pushdown model on a data folder as a recipe says."""
 
     def __init__(
-        self, model: PushdownForCausalLM, recipe: Recipe, data: Data, run: str | Path
+        self,
+        model: PushdownForCausalLM,
+        recipe: Recipe,
+        data: Data,
+        run: str | Path,
+        lower: LowerOutput | None = None,
     ) -> None:
-        self.recipe = recipe
+        self.recipe, self.lower = recipe, lower
         self.run_folder = Path(run).resolve()
         self.log_file = MetricsLog(self.run_folder / METRICS_LOG)
         self.signals = StopSignals()
@@ -171,12 +177,18 @@ class PushdownTrainer(Trainer):
         callbacks: list[TrainerCallback] = [ProgressCallback(self._display)]
         if recipe.training.early_stopping_patience is not None:
             callbacks.append(EarlyStoppingCallback(recipe.training.early_stopping_patience))
+        collator: Any = Collator(cast(int, model.config.pad_token_id))
+        train: Any = data.train
+        valid: Any = data.valid
+        if lower is not None:
+            collator, train = OutputCollator(collator), lower.dataset("train", train)
+            valid = None if valid is None else lower.dataset("valid", valid)
         super().__init__(
             model=model,
             args=training_arguments(recipe, self.run_folder),
-            data_collator=Collator(cast(int, model.config.pad_token_id)),
-            train_dataset=data.train,
-            eval_dataset=data.valid,
+            data_collator=collator,
+            train_dataset=train,
+            eval_dataset=valid,
             processing_class=model_tokenizer(data.tokenizer),
             callbacks=callbacks,
         )
@@ -305,7 +317,7 @@ class PushdownTrainer(Trainer):
         averaged afterwards, so the loss is scaled by their number.
         """
         tokens, attachments = num_items_in_batch
-        outputs = model(**inputs, num_items_in_batch=tokens, num_attachments_in_batch=attachments)
+        outputs = self._run_model(model, inputs, tokens, attachments)
         self._step.batches.append(inputs)
         losses = [outputs.lm_loss]
         if outputs.attachment_loss is not None:
@@ -313,6 +325,14 @@ class PushdownTrainer(Trainer):
         self._step.losses.append(torch.stack(losses).detach())
         loss = outputs.loss * self.accelerator.num_processes
         return (loss, outputs) if return_outputs else loss
+
+    def _run_model(self, model: Any, batch: Batch, tokens: Any, attachments: Any) -> Any:
+        """The model's output, its losses divided by the numbers of targets."""
+        counts = {"num_items_in_batch": tokens, "num_attachments_in_batch": attachments}
+        if self.lower is None:
+            return model(**batch, **counts)
+        with self.lower.used(self.accelerator.unwrap_model(self.model), batch):
+            return model(**batch, **counts)
 
     def floating_point_ops(self, inputs: Any) -> int:
         return 0
@@ -420,7 +440,7 @@ class PushdownTrainer(Trainer):
         sums = torch.zeros(6, dtype=torch.float64, device=self.args.device)
         for turn, inputs in enumerate(dataloader):
             batch = self._prepare_inputs(inputs)
-            outputs = model(**batch, num_items_in_batch=1, num_attachments_in_batch=1)
+            outputs = self._run_model(model, batch, 1, 1)
             if turn * share.world + share.rank < len(share.batches):
                 sums += _evaluation_sums(batch, outputs, bare)
         lm, tokens, attachment, attachments, correct, examples = cast(
