@@ -168,7 +168,7 @@ def lower_fingerprint(model: PushdownForCausalLM, layers: int) -> str:
     for number, module in enumerate(kept):
         for name, weight in module.state_dict().items():
             digest.update(f"{number} {name} {tuple(weight.shape)} {weight.dtype}".encode())
-            digest.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy())
+            digest.update(weight.detach().cpu().reshape(-1).view(torch.uint8).numpy())
     return digest.hexdigest()
 
 

@@ -5,6 +5,7 @@ OUT/versions.json    software, machine and data that the run was started with
 OUT/metrics.jsonl    a line for every step and every evaluation
 OUT/checkpoint-N     where --resume continues
 OUT/model            the trained model and its tokenizer
+OUT/adapter          low-rank adapters alone, if a pretrained model was trained with them
 OUT/metrics.json     how good it is, and how long it took
 """
 

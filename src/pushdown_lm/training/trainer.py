@@ -41,6 +41,7 @@ from pushdown_lm.errors import PushdownError
 from pushdown_lm.files import FolderError, verify_manifest, whole_folder, write_json
 from pushdown_lm.machine import multiplies_bf16
 from pushdown_lm.model.modeling import PushdownForCausalLM
+from pushdown_lm.training.adapters import has_adapters, save_adapter
 from pushdown_lm.training.checkpoint import (
     checkpoints,
     load_state,
@@ -496,10 +497,14 @@ class PushdownTrainer(Trainer):
                 noted[type(part).__name__] = part.state()
 
     def save_final(self) -> Path:
-        """Write the model and its tokenizer to ``model/``."""
+        """Write the model and its tokenizer to ``model/``, low-rank adapters to ``adapter/``."""
         if self.is_fsdp_enabled:  # whole weights, whatever the checkpoints hold
             self.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
-        merge_lora(self.accelerator.unwrap_model(self.model))
+        bare, base = self.accelerator.unwrap_model(self.model), self.recipe.model.pretrained
+        if self.is_main and base is not None and has_adapters(bare) and not self._is_sharded:
+            tokenizer = cast(Any, self.processing_class)
+            save_adapter(bare, tokenizer, base, self.run_folder / "adapter")
+        merge_lora(bare)
         with self._whole_folder(self.run_folder / "model") as staging:
             self.save_model(str(staging), _internal_call=True)
         return self.run_folder / "model"
