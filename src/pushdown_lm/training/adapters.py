@@ -160,7 +160,7 @@ def decoder_fingerprint(decoder: nn.Module) -> str:
         plain = name.replace(".base_layer.", ".")
         digest.update(f"{plain} {tuple(weight.shape)}".encode())
         plain_weight = weight.detach().to("cpu", torch.float32)
-        digest.update(plain_weight.reshape(-1).view(torch.uint8).numpy())
+        digest.update(plain_weight.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
