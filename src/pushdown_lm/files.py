@@ -249,7 +249,7 @@ def whole_folder(
         yield staging
         barrier()
         if is_main:
-            _finish(staging, folder)
+            finish_folder(staging, folder)
         barrier()
     except (OSError, SafetensorError) as error:
         raise FolderError(f"{folder}: could not be written ({error})") from error
@@ -258,7 +258,7 @@ def whole_folder(
             shutil.rmtree(staging, ignore_errors=True)
 
 
-def _finish(staging: Path, folder: Path) -> None:
+def finish_folder(staging: Path, folder: Path) -> None:
     """Seal a folder with its manifest, bring it to the disk, and give it its name."""
     write_manifest(staging)
     for path in [*staging.rglob("*"), staging]:

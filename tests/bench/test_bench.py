@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from pushdown_lm.bench import adapt as bench_adapt
 from pushdown_lm.bench import measure
 from pushdown_lm.bench import search as bench_search
 from pushdown_lm.bench import train as bench_train
@@ -61,6 +62,26 @@ def test_train_bench(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result["reference_to_pushdown_memory_ratio"] == 5.0
     with pytest.raises(PushdownError, match="no bench case 'huge'"):
         list(bench_train.run(["huge"], repeats=1))
+
+
+def test_adapt_bench(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = bench_adapt.Case(3, 16, 24, 4, 2, 11, pushdown_layers=1, batch=2, length=12)
+    monkeypatch.setitem(bench_adapt.CASES, "tiny", case)
+    seconds = {"whole": 12.0, "full": 4.0, "cached": 3.0, "lower_layers": 1.0}
+
+    def interleave(steps: dict[str, Callable[[], None]], repeats: int) -> dict[str, float]:
+        assert steps.keys() == seconds.keys()
+        for take in steps.values():  # the steps are real, only the clock is not
+            take()
+        return seconds
+
+    monkeypatch.setattr(bench_adapt, "interleave", interleave)
+    (result,) = bench_adapt.run(["tiny"], repeats=1)
+    assert result["cached_to_whole"] == 4.0
+    assert result["cached_to_full"] == 1.33
+    assert result["lower_layers_tokens_per_second"] == 24.0
+    with pytest.raises(PushdownError, match="no bench case 'huge'"):
+        list(bench_adapt.run(["huge"], repeats=1))
 
 
 def test_trees_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

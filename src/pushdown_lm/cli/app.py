@@ -14,7 +14,17 @@ from typing import Annotated
 
 import typer
 
-from pushdown_lm.cli import bench, convert, data, demo, finetune, reproduce, search, train
+from pushdown_lm.cli import (
+    adapter,
+    bench,
+    convert,
+    data,
+    demo,
+    finetune,
+    reproduce,
+    search,
+    train,
+)
 from pushdown_lm.cli import eval as evaluate
 from pushdown_lm.cli.options import EXIT_BAD_INPUT, EXIT_INTERNAL, EXIT_INTERRUPTED
 from pushdown_lm.errors import Interrupted, PushdownError
@@ -32,6 +42,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(adapter.app, name="adapter")
 app.add_typer(bench.app, name="bench")
 app.add_typer(data.app, name="data")
 app.add_typer(evaluate.app, name="eval")

@@ -44,6 +44,21 @@ def train(
 
 
 @app.command()
+def adapt(
+    cases: Annotated[
+        list[str] | None, typer.Argument(help="Cases to run; by default all of them.")
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed steps of each contender.")] = 3,
+    json: Json = False,
+) -> None:
+    """Adapting a pretrained model with the kept output of its lower layers, and without."""
+    from pushdown_lm.bench import adapt as bench_adapt
+    from pushdown_lm.bench.measure import report
+
+    report(bench_adapt.run(cases or list(bench_adapt.CASES), repeats), json)
+
+
+@app.command()
 def search(
     cases: Annotated[
         list[str] | None, typer.Argument(help="Cases to run; by default all of them.")

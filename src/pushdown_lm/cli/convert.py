@@ -35,6 +35,9 @@ def convert(
     head: Annotated[
         str, typer.Option(help="The attachment head: mlp, appendix, bilinear, all_positions, none.")
     ] = "mlp",
+    head_input: Annotated[
+        str, typer.Option(help="What the head sees of the next token: embedding or lower_layers.")
+    ] = "embedding",
 ) -> None:
     """Put Pushdown Layers into a pretrained language model.
 
@@ -42,10 +45,13 @@ def convert(
     With --layers none --head none it is the paper's Base-LM, which is trained alike, for
     comparison; with --layers none alone, the multi-task LM. A token that separates documents begins
     and ends sentences rather than one that marks turns of a chat; --bos and --eos say otherwise.
+    With --head-input lower_layers the attachment head sees the next token in context, as the layers
+    below the first pushdown layer compute it, rather than its embedding alone.
 
     pushdown convert gpt2-medium --layers last:12 --out models/gpt2-medium
 
-    pushdown convert SmolLM2-135M-Instruct.Q4_1.gguf --layers last:15 --out models/smollm2
+    pushdown convert SmolLM2-135M-Instruct.Q4_1.gguf --layers last:15 --head-input lower_layers
+    --out models/smollm2
     """
     from transformers.utils.logging import disable_progress_bar
 
@@ -63,6 +69,7 @@ def convert(
         num_distances=num_distances,
         distance_counts=distance_counts,
         attachment_head=None if head == "none" else head,
+        head_input=head_input,
     )
     chosen = ", ".join(map(str, done.pushdown_layers)) or "none"
     typer.echo(f"decoder\t{done.decoder}, {done.num_layers} layers")

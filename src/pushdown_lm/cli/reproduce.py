@@ -34,6 +34,13 @@ GoldTrees = Annotated[
         metavar="NAME=FILE", help="Gold trees, for parsing and perplexity; may be repeated."
     ),
 ]
+Suites = Annotated[
+    Path | None, typer.Option(help="A folder of SG suites; for the attention test too.")
+]
+Paradigms = Annotated[Path | None, typer.Option(help="A folder of BLiMP paradigms.")]
+Limit = Annotated[
+    int | None, typer.Option(min=1, help="Items of each suite, pairs of each paradigm, trees.")
+]
 Seeds = Annotated[int, typer.Option(min=1, help="Seeds to run and average over.")]
 FirstSeed = Annotated[int, typer.Option(min=0)]
 Beam = Annotated[int, typer.Option(min=1, help="Parses kept for a sentence.")]
@@ -124,10 +131,8 @@ def dyck(
 def english(
     data: Annotated[Path, typer.Option(help="A dataset made by `pushdown data build`.")],
     trees: GoldTrees = None,
-    sg: Annotated[
-        Path | None, typer.Option(help="A folder of SG suites; for the attention test too.")
-    ] = None,
-    blimp: Annotated[Path | None, typer.Option(help="A folder of BLiMP paradigms.")] = None,
+    sg: Suites = None,
+    blimp: Paradigms = None,
     models: Annotated[
         str, typer.Option(help="Recipes, separated by commas: a row of the table each.")
     ] = "english-base,english-paper,english",
@@ -137,9 +142,7 @@ def english(
     first_seed: FirstSeed = 0,
     beam: Beam = 100,
     threshold: Threshold = 8.0,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Items of each suite, pairs of each paradigm, trees.")
-    ] = None,
+    limit: Limit = None,
     check_beam: Annotated[
         bool,
         typer.Option(
@@ -180,9 +183,11 @@ def english(
 @app.command()
 def pretrained(
     data: Annotated[
-        Path, typer.Option(help="Windows of parsed text, made by `pushdown data build`.")
+        Path, typer.Option(help="Parsed text in the model's tokens, by `pushdown data build`.")
     ],
-    glue: Annotated[Path, typer.Option(help="The folder of the tasks' folders.")],
+    glue: Annotated[
+        Path | None, typer.Option(help="The folder of the tasks' folders; without it, no tasks.")
+    ] = None,
     tasks: Annotated[str, typer.Option(help="Tasks, separated by commas.")] = "rte,sst5,mrpc,stsb",
     models: Annotated[
         str, typer.Option(help="Recipes, separated by commas, the Base-LM's first.")
@@ -192,12 +197,14 @@ def pretrained(
         typer.Option(metavar="RECIPE=MODEL", help="Start a recipe from this converted model."),
     ] = None,
     trees: GoldTrees = None,
+    sg: Suites = None,
+    blimp: Paradigms = None,
     out: Out = Path("results", "pretrained"),
     runs: Runs = None,
     seeds: Seeds = 3,
     beam: Beam = 10,
     threshold: Threshold = 6.0,
-    limit: Annotated[int | None, typer.Option(min=1, help="Gold trees to test with.")] = None,
+    limit: Limit = None,
     preset: ChosenPreset = Preset.quick,
     epochs: Epochs = None,
     batch_size: BatchSize = None,
@@ -209,9 +216,14 @@ def pretrained(
 ) -> None:
     """Table 3: pretrained models, trained further on parsed text and fine-tuned to classify.
 
-    The same command again resumes where it left off.
+    The models are trained alike on the same text, tested as in `pushdown reproduce english` with
+    what there is data for, and fine-tuned on the tasks with the paper's prompts. The same command
+    again resumes where it left off.
 
-    pushdown reproduce pretrained --data data/windows --glue glue --trees test.trees
+    pushdown reproduce pretrained --data data/windows --glue glue --trees test=test.trees
+
+    pushdown reproduce pretrained --models smollm2-base,smollm2 --data data/sentences
+    --sg sg_suites --blimp blimp --trees test=test.trees --glue glue --tasks rte,sst5 --seeds 2
     """
     from dataclasses import replace
 
@@ -222,7 +234,7 @@ def pretrained(
 
     options = EnglishOptions(
         data=str(data),
-        tests=_tests(trees, None, None, beam, threshold, limit),
+        tests=_tests(trees, sg, blimp, beam, threshold, limit),
         overrides=tuple(overrides or ()),
         pretrained=_named(pretrained, "--pretrained RECIPE=MODEL"),
     )
@@ -242,8 +254,8 @@ def pretrained(
         runs or Path("runs", out.name),
         _names(models),
         options,
-        [find_task(name.strip(), preset.value) for name in tasks.split(",")],
-        glue,
+        [] if glue is None else [find_task(name, preset.value) for name in _names(tasks)],
+        glue or "",
         finetuning,
         seeds=seeds,
         command=_command(),

@@ -77,14 +77,15 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
         self.head: AttachmentHead | None = None
         if config.attachment_head is not None:
             embeddings: Any = decoder.get_input_embeddings()
+            width, in_context = config.decoder.hidden_size, config.head_input == "lower_layers"
             self.head = AttachmentHead(
-                hidden_size=config.decoder.hidden_size,
-                embedding_size=embeddings.embedding_dim,
+                hidden_size=width,
+                embedding_size=width if in_context else embeddings.embedding_dim,
                 num_depths=config.num_depths if config.head_sees_tape else 0,
                 num_distances=config.num_distances if config.head_sees_tape else 0,
                 variant=config.attachment_head,  # type: ignore[arg-type]
                 dropout=config.head_dropout,
-                normalize_next=config.head_input == "lower_layers",
+                normalize_next=in_context,
             )
         self.post_init()
 
@@ -108,7 +109,8 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
             name_or_folder: as for ``AutoModelForCausalLM.from_pretrained``.
             pushdown_layers: indices of layers; all if left out.
             load_options: further arguments of ``from_pretrained``.
-            options: further fields of :class:`PushdownConfig`.
+            options: further fields of :class:`PushdownConfig`, such as
+                ``head_input="lower_layers"``: the head sees the next token in context.
         """
         decoder = AutoModelForCausalLM.from_pretrained(
             str(name_or_folder), **{"trust_remote_code": False, **(load_options or {})}

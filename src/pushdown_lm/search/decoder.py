@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
-from pushdown_lm.model.layers import decoder_blocks, lower_output
+from pushdown_lm.model.layers import lower_output, replaced_layers
 from pushdown_lm.model.modeling import PushdownForCausalLM
 from pushdown_lm.model.packed_linear import packed_linears
 from pushdown_lm.trees.oracle import Stack
@@ -65,15 +65,9 @@ def entry_decoder(model: PushdownForCausalLM, input_ids: Tensor) -> Iterator[Ent
         if not model.config.pushdown_layers:
             yield _SharedDecoder(model, input_ids)
             return
-        lower = decoder_blocks(model.decoder)[: model.config.num_lower_layers]
         decoder = _BranchingDecoder(model, input_ids)
-        try:
-            for block in lower:
-                block.forward = decoder.replay
+        with replaced_layers(model.decoder, model.config.num_lower_layers, decoder.replay):
             yield decoder
-        finally:
-            for block in lower:
-                del block.forward
 
 
 class _SharedDecoder:

@@ -22,6 +22,7 @@ from pushdown_lm.training.freezing import (
     Trainable,
     added_outside_decoder,
     freeze,
+    num_frozen_layers,
     train_modules,
     trainable_parameters,
 )
@@ -35,7 +36,7 @@ def choose_trainable(
 ) -> Trainable:
     """Freeze or adapt a model as a recipe says, before its optimizer is made."""
     if lora is not None:
-        add_lora(model, **lora.model_dump())
+        add_lora(model, **lora.model_dump(), above=num_frozen_layers(model, frozen))
     else:
         freeze(model, frozen)
     return trainable_parameters(model)
@@ -48,6 +49,7 @@ def add_lora(
     alpha: float | None = None,
     dropout: float = 0.0,
     targets: Iterable[str] | None = None,
+    above: int = 0,
 ) -> None:
     """Put low-rank adapters, ``W + (alpha / rank) B A``, beside linear maps of the decoder.
 
@@ -57,6 +59,7 @@ def add_lora(
         dropout: on the input of the adapters.
         targets: names of the adapted modules, such as ``q_proj``; the linear maps of the attention
             if left out.
+        above: how many of the lowest layers go without adapters.
     """
     if find_spec("peft") is None:
         raise FreezingError("lora: peft is not installed: pip install 'pushdown-lm[peft]'")
@@ -69,6 +72,7 @@ def add_lora(
         lora_alpha=2 * rank if alpha is None else alpha,
         lora_dropout=dropout,
         target_modules=sorted(names),
+        layers_to_transform=sorted(attention)[above:] if above else None,
         fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.decoder.modules()),
     )
     try:

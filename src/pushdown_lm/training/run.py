@@ -5,6 +5,7 @@ OUT/versions.json    software, machine and data that the run was started with
 OUT/metrics.jsonl    a line for every step and every evaluation
 OUT/checkpoint-N     where --resume continues
 OUT/model            the trained model and its tokenizer
+OUT/adapter          low-rank adapters alone, if a pretrained model was trained with them
 OUT/metrics.json     how good it is, and how long it took
 """
 
@@ -33,6 +34,7 @@ from pushdown_lm.machine import peak_memory_megabytes, versions
 from pushdown_lm.model.configuration import PushdownConfig
 from pushdown_lm.training.checkpoint import checkpoints, last_checkpoint
 from pushdown_lm.training.lora import choose_trainable
+from pushdown_lm.training.lower_output import keep_lower_output
 from pushdown_lm.training.recipe import Recipe, RecipeError, load_recipe
 from pushdown_lm.training.trainer import PushdownTrainer, TrainingError, uses_bf16
 
@@ -64,7 +66,10 @@ def _run(recipe: Recipe, data: Data, run: Path, *, resume: bool) -> dict[str, An
     model = recipe.build_model(data.tokenizer)
     check_lengths(model.config, data)
     parameters = choose_trainable(model, recipe.training.freeze, recipe.training.lora)
-    trainer = PushdownTrainer(model, recipe, data, run)
+    lower = None
+    if recipe.training.cache_lower:
+        lower = keep_lower_output(model, data, bf16=uses_bf16(recipe.training.precision))
+    trainer = PushdownTrainer(model, recipe, data, run, lower)
     checkpoint: Path | None = None
     if resume:
         if is_finished(run):

@@ -48,6 +48,7 @@ from pushdown_lm.files import (
 )
 from pushdown_lm.machine import multiplies_bf16
 from pushdown_lm.model.modeling import PushdownForCausalLM
+from pushdown_lm.training.adapters import has_adapters, save_adapter
 from pushdown_lm.training.checkpoint import (
     checkpoints,
     load_state,
@@ -56,6 +57,7 @@ from pushdown_lm.training.checkpoint import (
     set_random_state,
 )
 from pushdown_lm.training.lora import merge_lora
+from pushdown_lm.training.lower_output import LowerOutput, OutputCollator
 from pushdown_lm.training.monitor import MetricsLog, ProgressCallback, StopSignals
 from pushdown_lm.training.optimizers import muon_with_adamw
 from pushdown_lm.training.recipe import Recipe, RecipeError
@@ -169,10 +171,11 @@ class PushdownTrainer(Trainer):
         recipe: Recipe,
         data: Data,
         run: str | Path,
+        lower: LowerOutput | None = None,
         *,
         label: str = "Training",
     ) -> None:
-        self.recipe = recipe
+        self.recipe, self.lower = recipe, lower
         self.run_folder = Path(run).resolve()
         self.log_file = MetricsLog(self.run_folder / METRICS_LOG)
         self.signals = StopSignals()
@@ -184,12 +187,18 @@ class PushdownTrainer(Trainer):
         callbacks: list[TrainerCallback] = [ProgressCallback(self._display, label)]
         if recipe.training.early_stopping_patience is not None:
             callbacks.append(EarlyStoppingCallback(recipe.training.early_stopping_patience))
+        collator: Any = Collator(cast(int, model.config.pad_token_id))
+        train: Any = data.train
+        valid: Any = data.valid
+        if lower is not None:
+            collator, train = OutputCollator(collator), lower.dataset("train", train)
+            valid = None if valid is None else lower.dataset("valid", valid)
         super().__init__(
             model=model,
             args=training_arguments(recipe, self.run_folder),
-            data_collator=Collator(cast(int, model.config.pad_token_id)),
-            train_dataset=data.train,
-            eval_dataset=data.valid,
+            data_collator=collator,
+            train_dataset=train,
+            eval_dataset=valid,
             processing_class=model_tokenizer(data.tokenizer),
             callbacks=callbacks,
         )
@@ -335,7 +344,7 @@ class PushdownTrainer(Trainer):
         averaged afterwards, so the loss is scaled by their number.
         """
         tokens, attachments = num_items_in_batch
-        outputs = model(**inputs, num_items_in_batch=tokens, num_attachments_in_batch=attachments)
+        outputs = self._run_model(model, inputs, tokens, attachments)
         self._step.batches.append(inputs)
         losses = [outputs.lm_loss]
         if outputs.attachment_loss is not None:
@@ -349,6 +358,14 @@ class PushdownTrainer(Trainer):
         weight = self.accelerator.unwrap_model(self.model).config.attachment_loss_weight
         named = {"loss": lm + weight * sum(attachment), "lm_loss": lm}
         return {**named, "attachment_loss": attachment[0]} if attachment else named
+
+    def _run_model(self, model: Any, batch: Batch, tokens: Any, attachments: Any) -> Any:
+        """The model's output, its losses divided by the numbers of targets."""
+        counts = {"num_items_in_batch": tokens, "num_attachments_in_batch": attachments}
+        if self.lower is None:
+            return model(**batch, **counts)
+        with self.lower.used(self.accelerator.unwrap_model(self.model), batch):
+            return model(**batch, **counts)
 
     def floating_point_ops(self, inputs: Any) -> int:
         return 0
@@ -453,7 +470,7 @@ class PushdownTrainer(Trainer):
         sums = torch.zeros(6, dtype=torch.float64, device=self.args.device)
         for turn, inputs in enumerate(dataloader):
             batch = self._prepare_inputs(inputs)
-            outputs = model(**batch, num_items_in_batch=1, num_attachments_in_batch=1)
+            outputs = self._run_model(model, batch, 1, 1)
             if turn * share.world + share.rank < len(share.batches):
                 sums += _evaluation_sums(batch, outputs, bare)
         lm, tokens, attachment, attachments, correct, examples = cast(
@@ -509,10 +526,14 @@ class PushdownTrainer(Trainer):
                 noted[type(part).__name__] = part.state()
 
     def save_final(self) -> Path:
-        """Write the model and its tokenizer to ``model/``."""
+        """Write the model and its tokenizer to ``model/``, low-rank adapters to ``adapter/``."""
         if self.is_fsdp_enabled:  # whole weights, whatever the checkpoints hold
             self.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
-        merge_lora(self.accelerator.unwrap_model(self.model))
+        bare, base = self.accelerator.unwrap_model(self.model), self.recipe.model.pretrained
+        if self.is_main and base is not None and has_adapters(bare) and not self._is_sharded:
+            tokenizer = cast(Any, self.processing_class)
+            save_adapter(bare, tokenizer, base, self.run_folder / "adapter")
+        merge_lora(bare)
         with self._whole_folder(self.run_folder / "model") as staging:
             self.save_model(str(staging), _internal_call=True)
         return self.run_folder / "model"
