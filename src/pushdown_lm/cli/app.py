@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from pushdown_lm.cli import bench, convert, data, demo, finetune, reproduce, search, train
+from pushdown_lm.cli import bench, convert, corpus, data, demo, finetune, reproduce, search, train
 from pushdown_lm.cli import eval as evaluate
 from pushdown_lm.errors import PushdownError
 
@@ -32,6 +32,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(bench.app, name="bench")
+app.add_typer(corpus.app, name="corpus")
 app.add_typer(data.app, name="data")
 app.add_typer(evaluate.app, name="eval")
 app.add_typer(reproduce.app, name="reproduce")
