@@ -121,7 +121,7 @@ class _LogLines:
         parts = [f"{self.label}: {self.done:,.0f}"]
         if self.total is not None:
             parts[0] += f"/{self.total:,.0f}"
-            remaining = (self.total - self.done) / rate if rate else 0.0
+            remaining = max(self.total - self.done, 0.0) / rate if rate else 0.0
             parts.append(f"ETA {remaining:,.0f} s")
         parts.insert(1, f"{rate:,.1f} {self.unit}/s, {seconds:,.0f} s")
         if self.note:

@@ -18,6 +18,7 @@ from pushdown_lm.cli import (
     adapter,
     bench,
     convert,
+    corpus,
     data,
     demo,
     finetune,
@@ -44,6 +45,7 @@ app = typer.Typer(
 )
 app.add_typer(adapter.app, name="adapter")
 app.add_typer(bench.app, name="bench")
+app.add_typer(corpus.app, name="corpus")
 app.add_typer(data.app, name="data")
 app.add_typer(evaluate.app, name="eval")
 app.add_typer(reproduce.app, name="reproduce")
