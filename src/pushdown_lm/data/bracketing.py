@@ -67,7 +67,7 @@ class Nonterminals:
         added = cls(tuple(labels), len(tokenizer), typed)
         tokenizer = copy.deepcopy(tokenizer)
         tokens = [AddedToken(text, special=True, normalized=False) for text in added.tokens()]
-        if tokenizer.add_tokens(tokens) != len(tokens):  # type: ignore[arg-type]
+        if tokenizer.add_tokens(tokens) != len(tokens):
             taken = [text for text in added.tokens() if text in tokenizer.get_vocab()]
             raise DataError(f"labels: the tokenizer has tokens of these names already: {taken}")
         tokenizer.init_kwargs[NONTERMINALS_KEY] = asdict(added)

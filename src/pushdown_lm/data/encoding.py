@@ -212,12 +212,10 @@ class Shard:
         return [self.labels[number - 1] for number in numbers[first.argsort()]]
 
     def save(self, path: Path) -> None:
-        notes = {"tally": vars(self.tally), "labels": self.labels}
+        tally, labels = (np.array(json.dumps(note)) for note in (vars(self.tally), self.labels))
         arrays = {name: getattr(self, name) for name in _SHARD_COLUMNS}
         with atomic_write(path, "wb") as file:
-            np.savez(
-                file, **{name: np.array(json.dumps(note)) for name, note in notes.items()}, **arrays
-            )
+            np.savez(file, tally=tally, labels=labels, **arrays)
 
     @classmethod
     def load(cls, path: Path) -> Shard:
@@ -268,9 +266,7 @@ class ChunkEncoding:
         sentences: list[Sentence] = []
         texts: list[str] = []
         numbers: dict[str, int] = {}
-        for row, (index, (words, spans)) in enumerate(
-            zip(chunk.indices, chunk.trees, strict=True)
-        ):
+        for row, (index, (words, spans)) in enumerate(zip(chunk.indices, chunk.trees, strict=True)):
             try:
                 sentence, surfaces, shape, counts = self._encode(words, spans)
             except UnusableTreeError as error:

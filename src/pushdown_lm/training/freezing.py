@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from pushdown_lm.errors import PushdownError
+from pushdown_lm.model.bracket_modeling import BracketForCausalLM
 from pushdown_lm.model.layers import attention_modules, decoder_blocks
 from pushdown_lm.model.modeling import PushdownForCausalLM
 from pushdown_lm.training.recipe import FREEZE_PATTERN
@@ -45,7 +46,7 @@ def trainable_parameters(model: nn.Module) -> Trainable:
     return Trainable(trained, sum(parameter.numel() for parameter in parameters))
 
 
-def freeze(model: PushdownForCausalLM, choice: str) -> None:
+def freeze(model: PushdownForCausalLM | BracketForCausalLM, choice: str) -> None:
     """Leave out of training what ``choice`` says; tied embeddings stay together."""
     if re.fullmatch(FREEZE_PATTERN, choice) is None:
         raise FreezingError(
@@ -75,7 +76,7 @@ def freeze(model: PushdownForCausalLM, choice: str) -> None:
         block.requires_grad_(False)
 
 
-def added_outside_decoder(model: PushdownForCausalLM) -> list[nn.Module]:
+def added_outside_decoder(model: PushdownForCausalLM | BracketForCausalLM) -> list[nn.Module]:
     """The attachment head, and the head of a classifier."""
     return [module for name, module in model.named_children() if name != "decoder"]
 

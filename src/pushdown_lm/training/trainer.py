@@ -35,11 +35,13 @@ from transformers.trainer_utils import EvalLoopOutput, rotate_checkpoints
 from transformers.utils.logging import disable_progress_bar
 
 from pushdown_lm.data.batching import Collator, RandomBatches, Share, TokenBudgetBatches
+from pushdown_lm.data.bracketing import BracketCollator
 from pushdown_lm.data.dataset import Data
 from pushdown_lm.data.tokenization import model_tokenizer
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.files import FolderError, verify_manifest, whole_folder, write_json
 from pushdown_lm.machine import multiplies_bf16
+from pushdown_lm.model.bracket_modeling import BracketForCausalLM
 from pushdown_lm.model.modeling import PushdownForCausalLM
 from pushdown_lm.training.checkpoint import (
     checkpoints,
@@ -154,10 +156,14 @@ def uses_bf16(precision: str) -> bool:
 
 
 class PushdownTrainer(Trainer):
-    """Trains a Pushdown model on a data folder as a recipe says."""
+    """Trains a model of this library on a dataset as a recipe says."""
 
     def __init__(
-        self, model: PushdownForCausalLM, recipe: Recipe, data: Data, run: str | Path
+        self,
+        model: PushdownForCausalLM | BracketForCausalLM,
+        recipe: Recipe,
+        data: Data,
+        run: str | Path,
     ) -> None:
         self.recipe = recipe
         self.run_folder = Path(run).resolve()
@@ -174,7 +180,7 @@ class PushdownTrainer(Trainer):
         super().__init__(
             model=model,
             args=training_arguments(recipe, self.run_folder),
-            data_collator=Collator(cast(int, model.config.pad_token_id)),
+            data_collator=_collator(model),
             train_dataset=data.train,
             eval_dataset=data.valid,
             processing_class=model_tokenizer(data.tokenizer),
@@ -351,7 +357,8 @@ class PushdownTrainer(Trainer):
         own = torch.stack([torch.stack(step.losses).sum(0) for step in steps])  # (steps, 2)
         norms = torch.stack([cast(Tensor, step.gradient_norm) for step in steps]).tolist()
         whole = cast(Tensor, self.accelerator.reduce(own.clone(), "sum"))
-        weight = self.accelerator.unwrap_model(self.model).config.attachment_loss_weight
+        config = self.accelerator.unwrap_model(self.model).config
+        weight = getattr(config, "attachment_loss_weight", 0.0)
         records: list[dict[str, Any]] = []
         for step, (lm, *attachment), norm in zip(steps, whole.tolist(), norms, strict=True):
             record = {"loss": lm + weight * sum(attachment), "lm_loss": lm}
@@ -429,7 +436,7 @@ class PushdownTrainer(Trainer):
         metrics = {"lm_loss": lm / max(tokens, 1)}
         metrics["loss"] = metrics["lm_loss"]
         metrics["perplexity"] = math.exp(min(metrics["lm_loss"], 700.0))
-        if config.attachment_head is not None:
+        if getattr(config, "attachment_head", None) is not None:
             metrics["attachment_loss"] = attachment / max(attachments, 1)
             metrics["attachment_accuracy"] = correct / max(attachments, 1)
             metrics["loss"] += config.attachment_loss_weight * metrics["attachment_loss"]
@@ -524,6 +531,13 @@ class PushdownTrainer(Trainer):
             set_random_state(load_state(self._rng_file(checkpoint)), self.args.device)
 
 
+def _collator(model: PushdownForCausalLM | BracketForCausalLM) -> Collator | BracketCollator:
+    pad_id = cast(int, model.config.pad_token_id)
+    if isinstance(model, BracketForCausalLM):
+        return BracketCollator(model.config.nonterminals, pad_id)
+    return Collator(pad_id)
+
+
 def _read_seconds(path: Path) -> float:
     """Checkpoints of older versions do not say."""
     return float(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else 0.0
@@ -541,7 +555,7 @@ def _plain_tensor(value: Any) -> Tensor:
     return value.full_tensor() if hasattr(value, "full_tensor") else torch.as_tensor(value)
 
 
-def _evaluation_sums(batch: Batch, outputs: Any, model: PushdownForCausalLM) -> Tensor:
+def _evaluation_sums(batch: Batch, outputs: Any, model: Any) -> Tensor:
     """Loss and number of tokens, of attachments, right attachments, examples: ``(6,)``."""
     tokens, attachments = model.count_targets(**batch)
     zero = torch.zeros_like(outputs.lm_loss)

@@ -2,13 +2,13 @@
 
     (S (NP The dog NP) (VP is happy VP) S)
 
-An action opens a constituent, reads the next token, or closes the constituent opened last. Parts of
-speech are left out, and the tokens of a word follow each other. As everywhere in this library, unary
-chains are one constituent, so a constituent has two children or more; only a sentence of one word
-has a root over a single child.
+An action opens a constituent, reads the next token, or closes the constituent opened last. Parts
+of speech are left out, and the tokens of a word follow each other. As everywhere in this library,
+unary chains are one constituent, so a constituent has two children or more; only a sentence of one
+word has a root over a single child.
 
-Actions are integers: 0 reads a token, n > 0 opens a constituent of label number n - 1, and -1 closes
-one.
+Actions are integers: 0 reads a token, n > 0 opens a constituent of label number n - 1, and -1
+closes one.
 """
 
 from __future__ import annotations
