@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from pushdown_lm.data.batching import IGNORED
@@ -26,6 +27,7 @@ from pushdown_lm.errors import PushdownError
 from pushdown_lm.trees.linearization import CLOSE, TOKEN
 
 if TYPE_CHECKING:
+    from datasets import Dataset
     from transformers import PreTrainedTokenizerBase
 
 NONTERMINALS_KEY = "pushdown_nonterminals"
@@ -145,10 +147,13 @@ def bracket_data(data: Data, *, typed: bool) -> Data:
     return replace(data, tokenizer=tokenizer)
 
 
+def bracketed_lengths(split: Dataset) -> NDArray[np.int64]:
+    """Ids of each sentence of a split, if closers come once."""
+    tables = split.with_format("arrow").iter(10_000)
+    lengths = [table["actions"].combine_chunks().value_lengths().to_numpy() for table in tables]
+    return np.concatenate(lengths).astype(np.int64)
+
+
 def longest_bracketed(data: Data) -> int:
     """Ids of the longest sentence, if closers come once."""
-    return max(
-        max(table["actions"].combine_chunks().value_lengths().to_pylist())
-        for split in data.splits.values()
-        for table in split.with_format("arrow").iter(10_000)
-    )
+    return max(int(bracketed_lengths(split).max()) for split in data.splits.values())

@@ -35,7 +35,7 @@ from transformers.trainer_utils import EvalLoopOutput, rotate_checkpoints
 from transformers.utils.logging import disable_progress_bar
 
 from pushdown_lm.data.batching import Collator, RandomBatches, Share, TokenBudgetBatches
-from pushdown_lm.data.bracketing import BracketCollator
+from pushdown_lm.data.bracketing import BracketCollator, bracketed_lengths
 from pushdown_lm.data.dataset import Data
 from pushdown_lm.data.tokenization import model_tokenizer
 from pushdown_lm.errors import PushdownError
@@ -278,7 +278,13 @@ class PushdownTrainer(Trainer):
             size = self._share_of_step("batch_size")
             return self._loader(dataset, RandomBatches(len(dataset), size, seed=training.seed))
         budget = self._share_of_step("tokens_per_batch")
-        batches = TokenBudgetBatches(dataset["length"][:], budget, seed=training.seed)
+        is_bracketed = isinstance(self.data_collator, BracketCollator)
+        batches = TokenBudgetBatches(
+            dataset["length"][:],
+            budget,
+            seed=training.seed,
+            widths=bracketed_lengths(dataset) if is_bracketed else None,
+        )
         return self._loader(dataset, batches)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
