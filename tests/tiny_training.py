@@ -18,12 +18,19 @@ from pushdown_lm.trees import Tree
 TINY = Path(__file__).with_name("tiny.yaml")
 
 
-def tiny_data(folder: Path, *, seed: int = 1, window: int | None = None) -> Data:
+def tiny_data(
+    folder: Path, *, seed: int = 1, window: int | None = None, labels: bool = False
+) -> Data:
     """A few hundred sentences of the built-in grammar over its whole vocabulary."""
     words = Tree(vocabulary(), ((0, len(vocabulary())),))
     train = [words, *generate(150, seed=seed)] if window is None else list(generate(150, seed=seed))
     options = DataOptions(
-        tokenizer="word", window=window, allow_unknown=True, max_length=40, errors="skip"
+        tokenizer="word",
+        window=window,
+        allow_unknown=True,
+        max_length=40,
+        errors="skip",
+        labels=labels,
     )
     return build_data({"train": train, "valid": list(generate(40, seed=99))}, folder, options)
 

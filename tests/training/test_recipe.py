@@ -20,7 +20,7 @@ from tests.tiny_training import tiny_data, tiny_recipe
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
-    return tiny_data(tmp_path_factory.mktemp("data"))
+    return tiny_data(tmp_path_factory.mktemp("data"), labels=True)
 
 
 @pytest.fixture(scope="module")

@@ -25,6 +25,7 @@ from pushdown_lm.data.batching import Collator, RandomBatches, Share
 from pushdown_lm.data.dataset import Data
 from pushdown_lm.errors import Interrupted
 from pushdown_lm.files import FolderError, verify_manifest
+from pushdown_lm.training.arguments import training_arguments
 from pushdown_lm.training.checkpoint import checkpoints, load_model
 from pushdown_lm.training.monitor import MetricsLog
 from pushdown_lm.training.recipe import RecipeError
@@ -32,7 +33,6 @@ from pushdown_lm.training.run import run_recipe
 from pushdown_lm.training.trainer import (
     PushdownTrainer,
     TrainingError,
-    training_arguments,
 )
 from pushdown_lm.trees.oracle import attachments_from_tree
 from tests import strategies
@@ -495,6 +495,6 @@ def test_depths_above_the_table_are_mentioned(
 
 
 def test_reports_need_their_package(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("pushdown_lm.training.trainer.find_spec", lambda name: None)
+    monkeypatch.setattr("pushdown_lm.training.arguments.find_spec", lambda name: None)
     with pytest.raises(RecipeError, match=r"training\.report_to: wandb is not installed"):
         training_arguments(tiny_recipe("training.report_to=[wandb]"), tmp_path)

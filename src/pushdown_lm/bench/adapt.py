@@ -27,10 +27,10 @@ from pushdown_lm.errors import PushdownError
 from pushdown_lm.model.configuration import PushdownConfig
 from pushdown_lm.model.layers import lower_output
 from pushdown_lm.model.modeling import PushdownForCausalLM
+from pushdown_lm.training.arguments import uses_bf16
 from pushdown_lm.training.lora import choose_trainable
 from pushdown_lm.training.lower_output import LOWER_OUTPUT, LowerOutput
 from pushdown_lm.training.recipe import LoraSection
-from pushdown_lm.training.trainer import uses_bf16
 
 Step = Callable[[], object]
 

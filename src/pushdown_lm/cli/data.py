@@ -42,6 +42,8 @@ Examples:
 
     pushdown data build 'wsj/**/*.mrg.gz' --split 0.9,0.05,0.05 --tokenizer bpe:16000 --out data/wsj
 
+    pushdown data build train.trees --valid valid.trees --labels --out data/labeled
+
     pushdown data build corpus.trees --tokenizer gpt2/ --window 512 --errors skip --out data/windows
 """
 
@@ -96,6 +98,10 @@ def build(
             "tokens are whole words.",
         ),
     ] = None,
+    labels: Annotated[
+        bool,
+        typer.Option("--labels", help="Keep the labels too, for the recipes plm, plm-mask and tg."),
+    ] = False,
     format: Annotated[TreeFormat, typer.Option(help="Format of the files.")] = TreeFormat.auto,
     errors: Annotated[
         OnError, typer.Option(help="What to do about a tree that cannot be used.")
@@ -122,6 +128,7 @@ def build(
         seed=seed,
         format=format.value,
         errors=errors.value,
+        labels=labels,
     )
     given = {"train": trees, "valid": valid, "test": test}
     sources: dict[str, Any] = {name: files for name, files in given.items() if files}
@@ -140,7 +147,15 @@ def _standard_input(options: DataOptions) -> list[Tree]:
         text = sys.stdin.buffer.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"<stdin>: expected UTF-8, {error}") from None
-    return list(parse_trees(text, format=options.format, errors=options.errors, source="<stdin>"))
+    return list(
+        parse_trees(
+            text,
+            format=options.format,
+            labels=options.labels,
+            errors=options.errors,
+            source="<stdin>",
+        )
+    )
 
 
 @app.command()

@@ -62,6 +62,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 TREES_PER_CHUNK = 1000
+SHARD_FORMAT = 2
+"""Of what DIR/.partial holds; what an older version left there is made again."""
 TREES_PER_RUN = 64
 """With windows, so many trees in a row are drawn into a split together: windows are real text."""
 
@@ -94,6 +96,9 @@ class DataOptions:
     """Format of the files, as in `trees.read_trees`."""
     errors: Errors = "raise"
     """What to do about a tree that cannot be used: raise an error, or skip and count it."""
+    labels: bool = False
+    """Whether labeled trees are kept too, for models that read them
+    (:mod:`pushdown_lm.data.bracketing`); trees without labels have the label X."""
 
     def __post_init__(self) -> None:
         for name in ("window", "max_length"):
@@ -180,7 +185,11 @@ class _Source:
         if self.trees is not None:
             return iter(self.trees)
         return read_trees(
-            self.name, format=options.format, errors=options.errors, counts=self.skipped
+            self.name,
+            format=options.format,
+            labels=options.labels,
+            errors=options.errors,
+            counts=self.skipped,
         )
 
     def splits(self, options: DataOptions, number: int) -> Iterator[str]:
@@ -208,6 +217,8 @@ def _open_sources(sources: Trees | Mapping[str, Trees], options: DataOptions) ->
             digest = hashlib.sha256()
             for tree in items:
                 digest.update(repr((tuple(tree.words), tuple(tree.spans))).encode())
+                if options.labels:
+                    digest.update(repr(tree.labels).encode())
             corpus.append(_Source(split, "trees in memory", items, digest.hexdigest()))
         else:
             for path in chain.from_iterable(map(_files, items)):
@@ -240,6 +251,8 @@ def _build_key(
 ) -> str:
     """SHA-256 of all that the content follows from; without a rule, as before there were any."""
     described = asdict(options)
+    if not options.labels:
+        del described["labels"]
     if given is not None:
         described["tokenizer"] = given.backend_tokenizer.to_str()
     contents = [(source.split, source.sha256) for source in corpus]
@@ -252,6 +265,7 @@ def _build_key(
 
 def _start(folder: Path, partial: Path, key: str) -> None:
     """Keep what an interrupted build of the same key has left, and nothing else."""
+    key = f"{SHARD_FORMAT} {key}"
     if folder.exists() and not folder.is_dir():
         raise DataError(f"{folder}: expected a folder, found a file")
     is_ours = (folder / CARD).exists() or partial.exists()
@@ -405,7 +419,8 @@ def _encode(
         path = partial / "shards" / f"{split}-{source}-{items[0][0]}.npz"
         files.append(_ShardFile(split, source, path))
         trees = [(tree.words, tree.spans) for _, tree in items]
-        return path, Chunk(corpus[source].name, [index for index, _ in items], trees)
+        labels = [tree.labels for _, tree in items] if options.labels else None
+        return path, Chunk(corpus[source].name, [index for index, _ in items], trees, labels)
 
     def jobs() -> Iterator[tuple[Path, Chunk]]:
         for source, group in groupby(_assigned_trees(corpus, options), key=lambda item: item[0]):
@@ -435,17 +450,26 @@ def _assemble(
     skipped_on_reading = sum((source.skipped for source in corpus), Counter[str]())
     splits = {}
     digests = []
+    numbers: dict[str, int] = {}
     for split in _wanted_splits(corpus, options):
         files = [shard for shard in shards if shard.split == split]
-        tally, longest = _add_up(files)
+        tally, longest, labels = _add_up(files)
         if not tally.sentences:
             skipped = tally.skipped + skipped_on_reading
             raise DataError(
                 f"{split}: expected at least one usable tree, found none; "
                 f"skipped: {dict(skipped) or 'nothing'}"
             )
-        examples = _examples(files, options.window, settings.bos_id == settings.eos_id)
-        writer = ExampleWriter(partial, split, longest=options.window or longest)
+        if split == "train":
+            numbers = {label: number for number, label in enumerate(labels)}
+        elif unseen := [label for label in labels if label not in numbers]:
+            raise DataError(
+                f"{split}: expected labels of the training trees, found {', '.join(unseen)}"
+            )
+        examples = _examples(files, options.window, settings.bos_id == settings.eos_id, numbers)
+        writer = ExampleWriter(
+            partial, split, longest=options.window or longest, has_actions=options.labels
+        )
         total = tally.sentences if options.window is None else None
         with progress(f"Writing {split}", total, "examples") as advance:
             writer.write(examples, advance)
@@ -468,6 +492,7 @@ def _assemble(
         "text": settings.rule.text,
         "unit": settings.rule.unit,
         "window": options.window,
+        **({"labels": list(numbers)} if options.labels else {}),
         "sources": [
             {
                 "split": source.split,
@@ -488,22 +513,27 @@ def _wanted_splits(corpus: list[_Source], options: DataOptions) -> list[str]:
     return [split for split in SPLITS if any(source.split == split for source in corpus)]
 
 
-def _add_up(files: list[_ShardFile]) -> tuple[Tally, int]:
-    """The counts of all shards, and the longest sentence."""
+def _add_up(files: list[_ShardFile]) -> tuple[Tally, int, list[str]]:
+    """The counts of all shards, the longest sentence, and the labels."""
     tally, longest = Tally(), 0
+    labels: dict[str, None] = {}
     for file in files:
         shard = Shard.load(file.path)
         tally.add(shard.tally)
         longest = max(longest, int(shard.lengths.max(initial=0)))
-    return tally, longest
+        labels |= dict.fromkeys(shard.used_labels())
+    return tally, longest, list(labels)
 
 
 def _examples(
-    files: list[_ShardFile], window: int | None, shared_boundary: bool
+    files: list[_ShardFile],
+    window: int | None,
+    shared_boundary: bool,
+    numbers: Mapping[str, int],
 ) -> Iterator[Sentence]:
     """The examples of a split in the order of the trees; windows never join two sources."""
     for _, group in groupby(files, key=lambda file: file.source):
-        sentences = chain.from_iterable(Shard.load(file.path) for file in group)
+        sentences = chain.from_iterable(Shard.load(file.path).renumber(numbers) for file in group)
         if window is None:
             yield from sentences
         else:

@@ -2,7 +2,8 @@
 
     DIR/card.json                    what the dataset is made of: sources, counts, histograms
     DIR/tokenizer                    a Transformers fast tokenizer
-    DIR/train, DIR/valid, DIR/test   Arrow datasets: input_ids, attachments, length
+    DIR/train, DIR/valid, DIR/test   Arrow datasets: input_ids, attachments, length;
+                                     actions, where labels are kept
 
 The card has a SHA-256 of the content.
 """
@@ -48,6 +49,11 @@ class Data:
         return self.card["fingerprint"]
 
     @property
+    def labels(self) -> list[str] | None:
+        """The labels of the trees, where the dataset was built with them."""
+        return self.card.get("labels")
+
+    @property
     def splits(self) -> dict[str, Dataset]:
         """The splits that there are, by name."""
         named = {"train": self.train, "valid": self.valid, "test": self.test}
@@ -75,7 +81,7 @@ def load_data(folder: str | os.PathLike[str]) -> Data:
     for name in ("tokenizer", *card["splits"]):
         if not (folder / name).is_dir():
             raise DataError(f"{folder / name}: named in card.json, but absent")
-    splits = {name: _load_split(folder / name) for name in card["splits"]}
+    splits = {name: _load_split(folder / name, "labels" in card) for name in card["splits"]}
     tokenizer = load_tokenizer(folder / "tokenizer")
     TextRule(card["text"], card.get("unit", "word")).save_in(tokenizer)
     return Data(
@@ -88,7 +94,7 @@ def load_data(folder: str | os.PathLike[str]) -> Data:
     )
 
 
-def _load_split(folder: Path) -> Dataset:
+def _load_split(folder: Path, has_labels: bool) -> Dataset:
     from datasets import load_from_disk
 
     try:
@@ -98,7 +104,7 @@ def _load_split(folder: Path) -> Dataset:
         raise DataError(
             f"{folder}: expected an Arrow dataset, found a damaged one: {detail}"
         ) from error
-    for name in ("input_ids", "attachments", "length"):
+    for name in ("input_ids", "attachments", "length", *["actions"] * has_labels):
         if name not in dataset.column_names:
             raise DataError(f"{folder}: expected a column {name}, found {dataset.column_names}")
     return dataset
@@ -147,6 +153,9 @@ def _check_card(path: Path, card: dict[str, Any]) -> None:
         for name in _COUNTS:
             if not isinstance(counts, dict) or not isinstance(counts.get(name), int):
                 raise DataError(f"{path}: splits.{split}.{name}: expected a number, found none")
+    labels = card.get("labels", [])
+    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+        raise DataError(f"{path}: labels: expected a list of names, found {labels!r:.40}")
 
 
 def fingerprint(tokenizer: str, digests: Iterable[str]) -> str:

@@ -32,6 +32,10 @@ class DecoderSettings(Section):
 class ModelSettings(Section):
     """The model: a new decoder, or a pretrained one, and what is added to it."""
 
+    kind: Literal["pushdown", "plm", "plm-mask", "tg"] = "pushdown"
+    """A Pushdown model, or a model that reads brackets
+    (:mod:`pushdown_lm.model.bracket_modeling`), to which the keys below about layers, tape and
+    attachment head mean nothing."""
     decoder: DecoderSettings = DecoderSettings()
     """A decoder that starts from random weights."""
     pretrained: str | None = None

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from pushdown_lm.errors import PushdownError
+from pushdown_lm.model.bracket_modeling import BracketForCausalLM
 from pushdown_lm.model.layers import attention_modules, decoder_blocks
 from pushdown_lm.model.modeling import PushdownForCausalLM
 from pushdown_lm.training.recipe import FREEZE_PATTERN
@@ -45,7 +46,7 @@ def trainable_parameters(model: nn.Module) -> Trainable:
     return Trainable(trained, sum(parameter.numel() for parameter in parameters))
 
 
-def freeze(model: PushdownForCausalLM, choice: str) -> None:
+def freeze(model: PushdownForCausalLM | BracketForCausalLM, choice: str) -> None:
     """Leave out of training what ``choice`` says; tied embeddings stay together."""
     first_trained = num_frozen_layers(model, choice)
     if choice == "all-but-pushdown":
@@ -61,7 +62,7 @@ def freeze(model: PushdownForCausalLM, choice: str) -> None:
             block.requires_grad_(False)
 
 
-def num_frozen_layers(model: PushdownForCausalLM, choice: str) -> int:
+def num_frozen_layers(model: PushdownForCausalLM | BracketForCausalLM, choice: str) -> int:
     """How many of the lowest layers ``choice`` freezes as a whole."""
     if re.fullmatch(FREEZE_PATTERN, choice) is None:
         raise FreezingError(
@@ -81,7 +82,7 @@ def num_frozen_layers(model: PushdownForCausalLM, choice: str) -> int:
     return count
 
 
-def added_outside_decoder(model: PushdownForCausalLM) -> list[nn.Module]:
+def added_outside_decoder(model: PushdownForCausalLM | BracketForCausalLM) -> list[nn.Module]:
     """The attachment head, and the head of a classifier."""
     return [module for name, module in model.named_children() if name != "decoder"]
 

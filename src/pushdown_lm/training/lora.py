@@ -15,6 +15,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from pushdown_lm.model.attention import TapeEmbedding
+from pushdown_lm.model.bracket_modeling import BracketForCausalLM
 from pushdown_lm.model.layers import attention_modules, tap_query
 from pushdown_lm.model.modeling import PushdownForCausalLM
 from pushdown_lm.training.freezing import (
@@ -32,7 +33,7 @@ ADAPTER = "lora"
 
 
 def choose_trainable(
-    model: PushdownForCausalLM, frozen: str, lora: LoraSection | None = None
+    model: PushdownForCausalLM | BracketForCausalLM, frozen: str, lora: LoraSection | None = None
 ) -> Trainable:
     """Freeze or adapt a model as a recipe says, before its optimizer is made."""
     if lora is not None:
@@ -43,7 +44,7 @@ def choose_trainable(
 
 
 def add_lora(
-    model: PushdownForCausalLM,
+    model: PushdownForCausalLM | BracketForCausalLM,
     *,
     rank: int = 8,
     alpha: float | None = None,
@@ -86,7 +87,7 @@ def add_lora(
     train_modules([*added, *added_outside_decoder(model)])
 
 
-def merge_lora(model: PushdownForCausalLM) -> None:
+def merge_lora(model: PushdownForCausalLM | BracketForCausalLM) -> None:
     """Add the adapters to the weights and take them out, if there are any."""
     for parent in list(model.decoder.modules()):
         for name, module in list(parent.named_children()):

@@ -27,6 +27,7 @@ from pushdown_lm.model.settings import MAX_INTEGER, ModelSettings, Positive, Sec
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from pushdown_lm.model.bracket_modeling import BracketForCausalLM
     from pushdown_lm.model.modeling import PushdownForCausalLM
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
@@ -58,7 +59,8 @@ class TrainingSection(Section):
     epochs: Annotated[float, Field(gt=0)] | None = None
     """passes over the training data: one of the two."""
     tokens_per_batch: Positive | None = None
-    """Tokens of a step, padding included, in batches of sentences of like length, or"""
+    """Tokens of a step, padding included, in batches of sentences of like length (of models that
+    read brackets, those of the words alone), or"""
     batch_size: Positive | None = None
     """sentences (or windows) of a step, drawn at random: one of the two."""
     gradient_accumulation: Positive = 1
@@ -152,7 +154,9 @@ class Recipe(Section):
     training: TrainingSection
     data: DataSection = DataSection()
 
-    def build_model(self, tokenizer: PreTrainedTokenizerBase) -> PushdownForCausalLM:
+    def build_model(
+        self, tokenizer: PreTrainedTokenizerBase
+    ) -> PushdownForCausalLM | BracketForCausalLM:
         """The model for a tokenizer; a vocabulary of another size is an error."""
         from pushdown_lm.model.factory import build_model
 

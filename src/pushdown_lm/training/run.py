@@ -22,6 +22,7 @@ from accelerate import PartialState  # type: ignore[import-untyped]
 from accelerate.utils import set_seed  # type: ignore[import-untyped]
 
 from pushdown_lm.console import error_console
+from pushdown_lm.data.bracketing import bracket_data, longest_bracketed
 from pushdown_lm.data.dataset import Data
 from pushdown_lm.files import (
     LOCK,
@@ -31,12 +32,15 @@ from pushdown_lm.files import (
     write_json,
 )
 from pushdown_lm.machine import peak_memory_megabytes, versions
+from pushdown_lm.model.bracket_configuration import BracketConfig
+from pushdown_lm.model.bracket_modeling import BracketForCausalLM
 from pushdown_lm.model.configuration import PushdownConfig
+from pushdown_lm.training.arguments import uses_bf16
 from pushdown_lm.training.checkpoint import checkpoints, last_checkpoint
 from pushdown_lm.training.lora import choose_trainable
 from pushdown_lm.training.lower_output import keep_lower_output
 from pushdown_lm.training.recipe import Recipe, RecipeError, load_recipe
-from pushdown_lm.training.trainer import PushdownTrainer, TrainingError, uses_bf16
+from pushdown_lm.training.trainer import PushdownTrainer, TrainingError
 
 RECIPE, VERSIONS, METRICS, MODEL = "recipe.yaml", "versions.json", "metrics.json", "model"
 
@@ -63,11 +67,15 @@ def _run(recipe: Recipe, data: Data, run: Path, *, resume: bool) -> dict[str, An
     set_seed(recipe.training.seed)
     check_data(recipe, data)
     data.verify()
+    if recipe.model.kind != "pushdown":
+        data = bracket_data(data, typed=recipe.model.kind == "tg")
     model = recipe.build_model(data.tokenizer)
     check_lengths(model.config, data)
     parameters = choose_trainable(model, recipe.training.freeze, recipe.training.lora)
     lower = None
     if recipe.training.cache_lower:
+        if isinstance(model, BracketForCausalLM):
+            raise RecipeError("training.cache_lower: is for models with pushdown layers")
         lower = keep_lower_output(model, data, bf16=uses_bf16(recipe.training.precision))
     trainer = PushdownTrainer(model, recipe, data, run, lower)
     checkpoint: Path | None = None
@@ -128,15 +136,19 @@ def check_data(recipe: Recipe, data: Data) -> None:
         raise RecipeError("training.eval_every: the data has no validation split")
 
 
-def check_lengths(config: PushdownConfig, data: Data) -> None:
+def check_lengths(config: PushdownConfig | BracketConfig, data: Data) -> None:
     """Raise :class:`RecipeError` if an example is too long; say so if some are very deep."""
     splits = data.card["splits"]
     longest = max(split["longest_example"] for split in splits.values())
+    if isinstance(config, BracketConfig):
+        longest = longest_bracketed(data)
     if config.max_positions is not None and longest > config.max_positions:
         raise RecipeError(
             f"model.decoder.max_position_embeddings: the longest example has {longest:,} tokens, "
             f"the decoder takes {config.max_positions:,}"
         )
+    if isinstance(config, BracketConfig):
+        return
     deepest = max(split["max_depth"] for split in splits.values())
     if config.uses_tape and 0 < config.num_depths <= deepest:
         error_console().print(

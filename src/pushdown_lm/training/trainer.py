@@ -15,7 +15,6 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -29,13 +28,13 @@ from transformers import (
     PrinterCallback,
     Trainer,
     TrainerCallback,
-    TrainingArguments,
 )
 from transformers.trainer_callback import ExportableState, TrainerState
 from transformers.trainer_utils import EvalLoopOutput, rotate_checkpoints
 from transformers.utils.logging import disable_progress_bar
 
 from pushdown_lm.data.batching import Collator, RandomBatches, Share, TokenBudgetBatches
+from pushdown_lm.data.bracketing import BracketCollator, bracketed_lengths
 from pushdown_lm.data.dataset import Data
 from pushdown_lm.data.tokenization import model_tokenizer
 from pushdown_lm.errors import Interrupted, PushdownError
@@ -46,9 +45,10 @@ from pushdown_lm.files import (
     whole_folder,
     write_json,
 )
-from pushdown_lm.machine import multiplies_bf16
+from pushdown_lm.model.bracket_modeling import BracketForCausalLM
 from pushdown_lm.model.modeling import PushdownForCausalLM
 from pushdown_lm.training.adapters import has_adapters, save_adapter
+from pushdown_lm.training.arguments import training_arguments
 from pushdown_lm.training.checkpoint import (
     checkpoints,
     load_state,
@@ -64,7 +64,6 @@ from pushdown_lm.training.recipe import Recipe, RecipeError
 
 Batch = dict[str, Tensor]
 
-BEST_METRIC = "eval_perplexity"
 SECONDS = "seconds.json"
 """In a checkpoint, how long training has taken to get there."""
 METRICS_LOG = "metrics.jsonl"
@@ -100,74 +99,12 @@ class _Step:
 # ------------------------------------------------------------------ the trainer
 
 
-def training_arguments(recipe: Recipe, run: Path) -> TrainingArguments:
-    """The Trainer's own settings for a recipe."""
-    training = recipe.training
-    for package in training.report_to:
-        if find_spec(package) is None:
-            raise RecipeError(
-                f"training.report_to: {package} is not installed: pip install {package}"
-            )
-    schedule: str = training.schedule
-    if schedule == "constant" and training.warmup_steps:
-        schedule = "constant_with_warmup"
-    elif schedule == "wsd":
-        schedule = "warmup_stable_decay"
-    save_every = training.save_every or training.eval_every
-    stops_early = training.early_stopping_patience is not None
-    return TrainingArguments(
-        output_dir=str(run),
-        max_steps=training.steps or -1,
-        num_train_epochs=training.epochs or 1.0,
-        gradient_accumulation_steps=training.gradient_accumulation,
-        learning_rate=training.lr,
-        lr_scheduler_type=schedule,
-        warmup_steps=training.warmup_steps,
-        weight_decay=training.weight_decay,
-        adam_beta1=training.betas[0],
-        adam_beta2=training.betas[1],
-        adam_epsilon=training.epsilon,
-        max_grad_norm=training.clip,
-        bf16=uses_bf16(training.precision),
-        gradient_checkpointing=training.gradient_checkpointing,
-        torch_compile=training.compile,
-        eval_strategy="steps" if training.eval_every else "no",
-        eval_on_start=recipe.model.pretrained is not None and training.eval_every is not None,
-        eval_steps=training.eval_every,
-        save_strategy="steps" if save_every else "no",
-        save_steps=save_every or 0,
-        save_total_limit=training.keep,
-        load_best_model_at_end=stops_early,
-        metric_for_best_model=BEST_METRIC if stops_early else None,
-        greater_is_better=False,
-        restore_callback_states_from_checkpoint=True,
-        logging_strategy="no",
-        logging_nan_inf_filter=False,
-        report_to=list(training.report_to),
-        seed=training.seed,
-        use_cpu=not torch.accelerator.is_available(),
-        ddp_find_unused_parameters=False,
-        dataloader_num_workers=training.data_workers,
-        disable_tqdm=True,
-        log_level="error",
-        log_level_replica="error",
-    )
-
-
-def uses_bf16(precision: str) -> bool:
-    """Whether a recipe's precision means bfloat16 on this machine."""
-    device = torch.accelerator.current_accelerator(True)
-    return precision == "bf16" or (
-        precision == "auto" and multiplies_bf16("cpu" if device is None else device.type)
-    )
-
-
 class PushdownTrainer(Trainer):
-    """Trains a Pushdown model on a data folder as a recipe says."""
+    """Trains a model of this library on a dataset as a recipe says."""
 
     def __init__(
         self,
-        model: PushdownForCausalLM,
+        model: PushdownForCausalLM | BracketForCausalLM,
         recipe: Recipe,
         data: Data,
         run: str | Path,
@@ -187,7 +124,7 @@ class PushdownTrainer(Trainer):
         callbacks: list[TrainerCallback] = [ProgressCallback(self._display, label)]
         if recipe.training.early_stopping_patience is not None:
             callbacks.append(EarlyStoppingCallback(recipe.training.early_stopping_patience))
-        collator: Any = Collator(cast(int, model.config.pad_token_id))
+        collator: Any = _collator(model)
         train: Any = data.train
         valid: Any = data.valid
         if lower is not None:
@@ -311,7 +248,13 @@ class PushdownTrainer(Trainer):
             size = self._share_of_step("batch_size")
             return self._loader(dataset, RandomBatches(len(dataset), size, seed=training.seed))
         budget = self._share_of_step("tokens_per_batch")
-        batches = TokenBudgetBatches(dataset["length"][:], budget, seed=training.seed)
+        is_bracketed = isinstance(self.data_collator, BracketCollator)
+        batches = TokenBudgetBatches(
+            dataset["length"][:],
+            budget,
+            seed=training.seed,
+            widths=bracketed_lengths(dataset) if is_bracketed else None,
+        )
         return self._loader(dataset, batches)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
@@ -355,7 +298,8 @@ class PushdownTrainer(Trainer):
 
     def name_losses(self, lm: float, *attachment: float) -> dict[str, float]:
         """The losses of a step for the log: the one that is minimized, and its parts."""
-        weight = self.accelerator.unwrap_model(self.model).config.attachment_loss_weight
+        config = self.accelerator.unwrap_model(self.model).config
+        weight = getattr(config, "attachment_loss_weight", 0.0)
         named = {"loss": lm + weight * sum(attachment), "lm_loss": lm}
         return {**named, "attachment_loss": attachment[0]} if attachment else named
 
@@ -479,7 +423,7 @@ class PushdownTrainer(Trainer):
         metrics = {"lm_loss": lm / max(tokens, 1)}
         metrics["loss"] = metrics["lm_loss"]
         metrics["perplexity"] = math.exp(min(metrics["lm_loss"], 700.0))
-        if config.attachment_head is not None:
+        if getattr(config, "attachment_head", None) is not None:
             metrics["attachment_loss"] = attachment / max(attachments, 1)
             metrics["attachment_accuracy"] = correct / max(attachments, 1)
             metrics["loss"] += config.attachment_loss_weight * metrics["attachment_loss"]
@@ -578,6 +522,13 @@ class PushdownTrainer(Trainer):
             set_random_state(load_state(self._rng_file(checkpoint)), self.args.device)
 
 
+def _collator(model: PushdownForCausalLM | BracketForCausalLM) -> Collator | BracketCollator:
+    pad_id = cast(int, model.config.pad_token_id)
+    if isinstance(model, BracketForCausalLM):
+        return BracketCollator(model.config.nonterminals, pad_id)
+    return Collator(pad_id)
+
+
 def _read_seconds(path: Path) -> float:
     """Checkpoints of older versions do not say."""
     return float(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else 0.0
@@ -602,7 +553,7 @@ def _plain_tensor(value: Any) -> Tensor:
     return value.full_tensor() if hasattr(value, "full_tensor") else torch.as_tensor(value)
 
 
-def _evaluation_sums(batch: Batch, outputs: Any, model: PushdownForCausalLM) -> Tensor:
+def _evaluation_sums(batch: Batch, outputs: Any, model: Any) -> Tensor:
     """Loss and number of tokens, of attachments, right attachments, examples: ``(6,)``."""
     tokens, attachments = model.count_targets(**batch)
     zero = torch.zeros_like(outputs.lm_loss)
