@@ -60,6 +60,7 @@ from pushdown_lm.machine import peak_memory_megabytes
 from pushdown_lm.model.classification import PushdownForSequenceClassification
 from pushdown_lm.model.loading import load_weights
 from pushdown_lm.model.modeling import PushdownForCausalLM
+from pushdown_lm.search.loading import model_names
 from pushdown_lm.search.parse_cache import ParseCache
 from pushdown_lm.search.pushdown_scorer import PushdownScorer
 from pushdown_lm.search.scorer import weights_fingerprint
@@ -486,21 +487,6 @@ def majority(task: Task, prepared: Prepared) -> dict[str, float]:
     labels = np.array([prompt.label for prompt in prepared.evaluation])
     constant = np.full_like(labels, max(sorted(counts), key=counts.__getitem__))
     return {name: metric(constant, labels) for name, metric in task.metrics.items()}
-
-
-def model_names(folders: Iterable[str | Path]) -> dict[str, Path]:
-    """A short name for each folder: its own, or its parent's where that is just `model`.
-
-    >>> list(model_names(["runs/demo/seed0/demo-base/model", "runs/demo/seed0/demo/model"]))
-    ['demo-base', 'demo']
-    """
-    names: dict[str, Path] = {}
-    for folder in map(Path, folders):
-        name = folder.parent.name if folder.name == "model" else folder.name
-        name = name or folder.resolve().name
-        number = sum(other.split("~")[0] == name for other in names)
-        names[f"{name}~{number + 1}" if number else name] = folder
-    return names
 
 
 def table(results: Sequence[Result]) -> list[list[str]]:
