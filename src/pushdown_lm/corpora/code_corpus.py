@@ -120,7 +120,9 @@ def build_code_corpus(
                 tally.words += len(unit.words)
                 tally.nesting[depth] += 1
         if not tallies["train"].units:
-            raise CodeError(f"{folder}: expected code to train on, found none in {len(files)} files")
+            raise CodeError(
+                f"{folder}: expected code to train on, found none in {len(files)} files"
+            )
         report = {
             "options": asdict(options),
             "files": len(files),

@@ -1,9 +1,8 @@
 """Trees of whole files cut into units that a model reads, and how deeply code is nested.
 
 A unit is a part of a file of at most `max_words` words. Siblings stay together (lines, functions,
-methods) as long as they fit; where a constituent is longer than a unit, as a class, its children are
-cut up in its place. What is shorter than a unit then joins the part before it, as here the first
-line of a class:
+methods) as long as they fit; where a constituent is longer than a unit, as a class, its children
+are cut up in its place. Short parts then join their neighbors, as here the first line of a class:
 
     class A : ↵ ⇥ x = 1 ↵ def f ...          def g ... def h ...          def i ... ⇤
 
@@ -85,7 +84,9 @@ class Parts:
                 spans.append(span)
                 labels.append(label_of(self.tree, number, ""))
         words = self.tree.words[start:end]
-        return Tree(words, tuple(spans), self.tree.labels and (tuple(labels) or self.tree.labels[-1:]))
+        return Tree(
+            words, tuple(spans), self.tree.labels and (tuple(labels) or self.tree.labels[-1:])
+        )
 
     def _around(self, end: int) -> Iterator[int]:
         """The constituents that go on after `end`, innermost first."""
