@@ -1,8 +1,8 @@
 """Source code to trees, by the grammars of tree-sitter: words are the code's tokens, brackets its
 syntax.
 
-    def f(x):               (module (function_definition def f (parameters ( x )) :
-        return g[x]           (block ↵ ⇥ (line (return_statement return (subscript g [ x ])) ↵) ⇤)))
+    def f(x):               (module def f (parameters ( x )) :
+        return g[x]           (block ↵ ⇥ (line (return_statement return (subscript g [ x ])) ↵) ⇤))
 
 The labels are the grammar's names of nodes. Any language serves for which there is a package
 `tree_sitter_LANGUAGE`.
