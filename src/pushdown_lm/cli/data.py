@@ -124,7 +124,7 @@ def build(
         binarize=binarize.value,
         detokenize=detokenize,
         allow_unknown=allow_unknown,
-        split=None if split is None else _shares(split),
+        split=None if split is None else parse_shares(split),
         seed=seed,
         format=format.value,
         errors=errors.value,
@@ -178,7 +178,8 @@ def show(
         _print_card(data.card)
 
 
-def _shares(text: str) -> tuple[float, float, float]:
+def parse_shares(text: str) -> tuple[float, float, float]:
+    """What `--split 0.9,0.05,0.05` asks for."""
     from pushdown_lm.data.encoding import DataError
 
     try:

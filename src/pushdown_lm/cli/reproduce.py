@@ -181,6 +181,67 @@ def english(
 
 
 @app.command()
+def code(
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[FILES...]", help="Source files; Python's standard library."),
+    ] = None,
+    language: Annotated[str, typer.Option(help="Of the files, as in `corpus code`.")] = "python",
+    models: Annotated[
+        str, typer.Option(help="Recipes, separated by commas: a column of the table each.")
+    ] = "code-base,code",
+    out: Out = Path("results", "code"),
+    runs: Runs = None,
+    seeds: Seeds = 1,
+    first_seed: FirstSeed = 0,
+    max_nesting: Annotated[
+        int, typer.Option(min=1, help="Hold units that are nested more deeply out of training.")
+    ] = 4,
+    units: Annotated[
+        int, typer.Option(min=1, help="Units of each test set, for perplexity and parsing.")
+    ] = 150,
+    items: Annotated[int, typer.Option(min=1, help="Closing words of each kind and nesting.")] = 60,
+    beam: Beam = 8,
+    threshold: Threshold = 5.0,
+    overrides: Overrides = None,
+) -> None:
+    """Source code: perplexity, parsing, and closing brackets and blocks in deep nesting.
+
+    The same command again resumes where it left off, and further models or seeds add to the table.
+
+    pushdown reproduce code
+
+    pushdown reproduce code 'src/**/*.js' --language javascript --out results/javascript
+    """
+    from dataclasses import replace
+    from itertools import chain
+
+    from pushdown_lm.data.build import find_files
+    from pushdown_lm.experiments.code_report import markdown
+    from pushdown_lm.experiments.source_code import CodeExperiment, reproduce_code
+
+    options = CodeExperiment(
+        files=tuple(chain.from_iterable(map(find_files, files or []))),
+        units=units,
+        items=items,
+        beam=beam,
+        threshold=threshold,
+        overrides=tuple(overrides or ()),
+    )
+    corpus = replace(options.corpus, language=language, max_nesting=max_nesting)
+    with _interruptible():
+        results = reproduce_code(
+            out,
+            runs or Path("runs", out.name),
+            _names(models),
+            range(first_seed, first_seed + seeds),
+            replace(options, corpus=corpus),
+            _command(),
+        )
+    typer.echo(markdown(results))
+
+
+@app.command()
 def pretrained(
     data: Annotated[
         Path, typer.Option(help="Parsed text in the model's tokens, by `pushdown data build`.")

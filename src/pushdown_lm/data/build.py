@@ -111,16 +111,22 @@ class DataOptions:
         for name, allowed in (("binarize", ("right", "left")), ("errors", ("raise", "skip"))):
             if getattr(self, name) not in allowed:
                 raise DataError(f"{name}: expected one of {allowed}, got {getattr(self, name)!r}")
-        if self.split is not None and (
-            len(self.split) != 3
-            or not all(0 <= share <= 1 for share in self.split)
-            or self.split[0] == 0
-            or abs(sum(self.split) - 1) > 1e-6
-        ):
-            raise DataError(
-                "split: expected the shares of train, valid and test, which add up to 1, train's "
-                f"above 0, got {self.split}"
-            )
+        if self.split is not None:
+            check_shares(self.split)
+
+
+def check_shares(split: tuple[float, ...]) -> None:
+    """Refuse what are no shares of train, valid and test."""
+    if (
+        len(split) != 3
+        or not all(0 <= share <= 1 for share in split)
+        or split[0] == 0
+        or abs(sum(split) - 1) > 1e-6
+    ):
+        raise DataError(
+            "split: expected the shares of train, valid and test, which add up to 1, train's "
+            f"above 0, got {split}"
+        )
 
 
 def build_data(
@@ -221,7 +227,7 @@ def _open_sources(sources: Trees | Mapping[str, Trees], options: DataOptions) ->
                     digest.update(repr(tree.labels).encode())
             corpus.append(_Source(split, "trees in memory", items, digest.hexdigest()))
         else:
-            for path in chain.from_iterable(map(_files, items)):
+            for path in chain.from_iterable(map(find_files, items)):
                 with open(path, "rb") as file:
                     digest = hashlib.file_digest(file, "sha256")
                 corpus.append(_Source(split, path, None, digest.hexdigest()))
@@ -230,7 +236,7 @@ def _open_sources(sources: Trees | Mapping[str, Trees], options: DataOptions) ->
     return corpus
 
 
-def _files(pattern: StrPath) -> list[str]:
+def find_files(pattern: StrPath) -> list[str]:
     """The file of that name, or the files that match it, in the order of their names."""
     path = os.fspath(pattern)
     if os.path.isfile(path):
