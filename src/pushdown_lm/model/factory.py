@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrained
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from pushdown_lm.console import error_console
-from pushdown_lm.data.tokenization import load_tokenizer, text_rule
+from pushdown_lm.data.tokenization import load_tokenizer, text_rule, vocabulary_size
 from pushdown_lm.errors import ConfigError, PushdownError
 from pushdown_lm.files import MANIFEST, verify_manifest
 from pushdown_lm.model.configuration import PushdownConfig
@@ -59,7 +59,7 @@ def build_model(
                 **options,
             )
             return PushdownForCausalLM(config)
-        pretrained = _pretrained_config(settings.pretrained, len(tokenizer))
+        pretrained = _pretrained_config(settings.pretrained, vocabulary_size(tokenizer))
         if not isinstance(pretrained, PushdownConfig):
             _check_vocabulary(settings.pretrained, tokenizer)
         if isinstance(pretrained, PushdownConfig):
@@ -119,15 +119,16 @@ def decoder_config(
         raise ConfigError(
             f"decoder.num_hidden_layers: expected at least 1 layer, got {fields[layers]}"
         )
-    if settings.vocab_size not in (None, len(tokenizer)):
+    vocabulary = vocabulary_size(tokenizer)
+    if settings.vocab_size not in (None, vocabulary):
         raise ConfigError(
             f"decoder.vocab_size: the recipe is for a vocabulary of {settings.vocab_size:,} "
-            f"tokens, the data has {len(tokenizer):,}; build the data with such a tokenizer, or "
+            f"tokens, the data has {vocabulary:,}; build the data with such a tokenizer, or "
             "--set model.decoder.vocab_size=null"
         )
     try:
         return config_class(
-            vocab_size=len(tokenizer),
+            vocab_size=vocabulary,
             bos_token_id=tokenizer.bos_token_id,
             eos_token_id=tokenizer.eos_token_id,
             pad_token_id=tokenizer.pad_token_id,
