@@ -33,7 +33,7 @@ def convert(
         str, typer.Option(help="What distances count: constituents or open_tokens.")
     ] = "constituents",
     head: Annotated[
-        str, typer.Option(help="The attachment head: mlp, appendix, bilinear, all_positions, none.")
+        str, typer.Option(help="The attachment head: mlp, appendix, published, bilinear, none.")
     ] = "mlp",
 ) -> None:
     """Put Pushdown Layers into a pretrained language model.

@@ -26,6 +26,8 @@ DROPOUT_FIELDS = ("resid_pdrop", "embd_pdrop", "attn_pdrop", "attention_dropout"
 ADDED_FIELDS = (
     "attachment_head",
     "head_input",
+    "head_tape_width",
+    "attachment_probabilities",
     "legality",
     "num_depths",
     "num_distances",

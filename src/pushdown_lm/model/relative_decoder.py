@@ -130,7 +130,8 @@ class RelativeAttention(nn.Module):
         """
         batch, heads, length, width = query.shape
         rows = query.transpose(0, 1).reshape(heads, batch * length, width) * self.scaling
-        if batch * length < len(relative):
+        plain = type(self.r_proj) is nn.Linear  # without an adapter around it
+        if plain and batch * length < len(relative):
             rows = rows @ self.r_proj.weight.view(heads, width, -1)  # (H, BT, d)
             scores = rows @ relative.T  # (H, BT, S)
         else:
