@@ -28,6 +28,7 @@ from pushdown_lm.model.bracket_configuration import BracketConfig
 from pushdown_lm.model.bracket_modeling import BracketForCausalLM
 from pushdown_lm.model.configuration import PushdownConfig
 from pushdown_lm.model.modeling import PushdownForCausalLM
+from pushdown_lm.model.relative_configuration import RelativeConfig
 
 BOS, EOS = 0, 1
 VOCABULARY = 7
@@ -38,6 +39,18 @@ def decoder_config(
     kind: str = "gpt2", *, layers: int = 3, vocabulary: int = 11
 ) -> PreTrainedConfig:
     """A tiny decoder; "nope" has no positions at all, "shared" has one id for BOS and EOS."""
+    if kind == "relative":
+        return RelativeConfig(
+            vocab_size=vocabulary,
+            hidden_size=16,
+            intermediate_size=32,
+            num_hidden_layers=layers,
+            num_attention_heads=4,
+            hidden_dropout=0.0,
+            attention_dropout=0.0,
+            bos_token_id=BOS,
+            eos_token_id=EOS,
+        )
     if kind in ("gpt2", "shared"):
         return GPT2Config(
             vocab_size=vocabulary,
@@ -107,7 +120,9 @@ def random_model(
         "hidden_size": 16,
     }
     config: PreTrainedConfig
-    if decoder == "gpt2":
+    if decoder == "relative":
+        config = decoder_config("relative", vocabulary=vocabulary)
+    elif decoder == "gpt2":
         config = GPT2Config(n_layer=3, n_head=2, **sizes)
     else:
         kind = {"llama": LlamaConfig, "gemma2": Gemma2Config}[decoder]

@@ -51,6 +51,7 @@ app.add_typer(evaluate.app, name="eval")
 app.add_typer(reproduce.app, name="reproduce")
 app.command()(train.train)
 app.command()(convert.convert)
+app.command()(convert.import_published)
 app.command()(finetune.finetune)
 app.command()(demo.demo)
 for command in (search.score, search.surprisal, search.parse, search.generate):

@@ -54,6 +54,7 @@ from pushdown_lm.data.tokenization import (
     text_rule,
     train_bpe,
     train_word_vocabulary,
+    vocabulary_size,
 )
 from pushdown_lm.files import write_json
 from pushdown_lm.trees import Errors, Format, Tree, read_trees
@@ -490,7 +491,7 @@ def _assemble(
         "fingerprint": fingerprint(settings.tokenizer, digests),
         "options": asdict(options),
         "tokenizer": TokenizerChoice.parse(options.tokenizer).kind,
-        "vocab_size": len(tokenizer),
+        "vocab_size": vocabulary_size(tokenizer),
         "bos_token_id": settings.bos_id,
         "eos_token_id": settings.eos_id,
         "pad_token_id": tokenizer.pad_token_id,

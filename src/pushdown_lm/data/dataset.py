@@ -14,14 +14,13 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pushdown_lm.data.encoding import DataError
 from pushdown_lm.data.example_files import ContentDigest
-from pushdown_lm.data.text import TextRule
-from pushdown_lm.data.tokenization import EncoderSettings, load_tokenizer
+from pushdown_lm.data.tokenization import EncoderSettings, load_tokenizer, text_rule
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -83,7 +82,8 @@ def load_data(folder: str | os.PathLike[str]) -> Data:
             raise DataError(f"{folder / name}: named in card.json, but absent")
     splits = {name: _load_split(folder / name, "labels" in card) for name in card["splits"]}
     tokenizer = load_tokenizer(folder / "tokenizer")
-    TextRule(card["text"], card.get("unit", "word")).save_in(tokenizer)
+    rule = replace(text_rule(tokenizer), text=card["text"], unit=card.get("unit", "word"))
+    rule.save_in(tokenizer)
     return Data(
         folder=folder,
         train=splits["train"],

@@ -18,7 +18,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from pushdown_lm.console import error_console
 from pushdown_lm.data.bracketing import Nonterminals
-from pushdown_lm.data.tokenization import load_tokenizer, text_rule
+from pushdown_lm.data.tokenization import load_tokenizer, text_rule, vocabulary_size
 from pushdown_lm.errors import ConfigError, PushdownError
 from pushdown_lm.model.bracket_configuration import BracketConfig
 from pushdown_lm.model.bracket_modeling import BracketForCausalLM
@@ -34,6 +34,8 @@ DROPOUT_FIELDS = ("resid_pdrop", "embd_pdrop", "attn_pdrop", "attention_dropout"
 ADDED_FIELDS = (
     "attachment_head",
     "head_input",
+    "head_tape_width",
+    "attachment_probabilities",
     "legality",
     "num_depths",
     "num_distances",
@@ -81,7 +83,7 @@ def _build_pushdown_model(
             **options,
         )
         return PushdownForCausalLM(config)
-    pretrained = _pretrained_config(settings.pretrained, len(tokenizer))
+    pretrained = _pretrained_config(settings.pretrained, vocabulary_size(tokenizer))
     if isinstance(pretrained, PushdownConfig):
         return _continue(settings, pretrained, tokenizer, dropout)
     _check_vocabulary(settings.pretrained, tokenizer)
@@ -176,15 +178,16 @@ def decoder_config(
         raise ConfigError(
             f"decoder.num_hidden_layers: expected at least 1 layer, got {fields[layers]}"
         )
-    if settings.vocab_size not in (None, len(tokenizer)):
+    vocabulary = vocabulary_size(tokenizer)
+    if settings.vocab_size not in (None, vocabulary):
         raise ConfigError(
             f"decoder.vocab_size: the recipe is for a vocabulary of {settings.vocab_size:,} "
-            f"tokens, the data has {len(tokenizer):,}; build the data with such a tokenizer, or "
+            f"tokens, the data has {vocabulary:,}; build the data with such a tokenizer, or "
             "--set model.decoder.vocab_size=null"
         )
     try:
         return config_class(
-            vocab_size=len(tokenizer),
+            vocab_size=vocabulary,
             bos_token_id=tokenizer.bos_token_id,
             eos_token_id=tokenizer.eos_token_id,
             pad_token_id=tokenizer.pad_token_id,
