@@ -34,7 +34,7 @@ def test_units_are_short_and_have_all_words(tree: Tree, max_words: int) -> None:
     assert all(len(unit.words) <= max_words for unit in units)
     for unit in units:
         check_spans(unit.spans, len(unit.words))
-    for unit, following in zip(units, units[1:], strict=False):
+    for unit, following in pairwise(units):
         assert len(unit.words) + len(following.words) > max_words / 2
 
 

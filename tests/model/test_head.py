@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pushdown_lm.model.head import AttachmentHead
-from pushdown_lm.model.relative_decoder import sinusoids
+from pushdown_lm.model.sinusoids import sinusoids
 from pushdown_lm.trees import Tree
 from pushdown_lm.trees.oracle import Candidates, attachments_from_tree, candidates, parse_state
 from tests.strategies import binary_trees

@@ -13,7 +13,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from pushdown_lm.model.configuration import ConfigError
 from pushdown_lm.model.relative_configuration import RelativeConfig
-from pushdown_lm.model.relative_decoder import RelativeAttention, RelativeForCausalLM, sinusoids
+from pushdown_lm.model.relative_decoder import RelativeAttention, RelativeForCausalLM
+from pushdown_lm.model.sinusoids import sinusoids
 from tests.models import decoder_config
 
 IDS = torch.tensor([[0, 5, 6, 7, 8, 3], [0, 2, 9, 4, 4, 1]])

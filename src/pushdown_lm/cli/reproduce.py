@@ -229,15 +229,14 @@ def code(
         overrides=tuple(overrides or ()),
     )
     corpus = replace(options.corpus, language=language, max_nesting=max_nesting)
-    with _interruptible():
-        results = reproduce_code(
-            out,
-            runs or Path("runs", out.name),
-            _names(models),
-            range(first_seed, first_seed + seeds),
-            replace(options, corpus=corpus),
-            _command(),
-        )
+    results = reproduce_code(
+        out,
+        runs or Path("runs", out.name),
+        _names(models),
+        range(first_seed, first_seed + seeds),
+        replace(options, corpus=corpus),
+        _command(),
+    )
     typer.echo(markdown(results))
 
 

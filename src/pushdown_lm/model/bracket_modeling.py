@@ -40,8 +40,7 @@ from pushdown_lm.model.bracket_structure import (
 )
 from pushdown_lm.model.forbidden import ForbiddenTokens
 from pushdown_lm.model.layers import attention_modules
-from pushdown_lm.model.modeling import _cross_entropy
-from pushdown_lm.model.output import PushdownOutput
+from pushdown_lm.model.output import PushdownOutput, mean_cross_entropy
 
 
 class BracketForCausalLM(PreTrainedModel):
@@ -132,7 +131,7 @@ class BracketForCausalLM(PreTrainedModel):
         if labels is not None:
             assert output.logits is not None
             scored = self._scored(labels, structure, attention_mask)
-            output.lm_loss = _cross_entropy(
+            output.lm_loss = mean_cross_entropy(
                 output.logits[:, :-1].float(), scored[:, 1:], num_items_in_batch
             )
             output.loss = output.lm_loss

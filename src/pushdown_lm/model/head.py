@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from pushdown_lm.model.configuration import HeadVariant
-from pushdown_lm.model.relative_decoder import sinusoids
+from pushdown_lm.model.sinusoids import sinusoids
 from pushdown_lm.trees.oracle import SHIFT_SLOT
 
 

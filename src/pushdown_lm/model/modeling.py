@@ -72,9 +72,8 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
         self.decoder = decoder
         self._no_split_modules = decoder._no_split_modules
         never_next = (config.bos_token_id, config.pad_token_id, *(config.forbidden_tokens or ()))
-        self.forbidden = ForbiddenTokens(
-            () if config.as_published else never_next, end=config.eos_token_id
-        )
+        banned = () if config.as_published else never_next
+        self.forbidden = ForbiddenTokens(banned, end=config.eos_token_id)
         decoder.register_forward_hook(self.forbidden)
         self._add_tape_embeddings()
         self.head: AttachmentHead | None = None

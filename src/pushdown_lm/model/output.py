@@ -44,17 +44,17 @@ class PushdownOutput(ModelOutput):
         """Fill in the losses: means over the labels ``(B, T)`` and the attachments that count, or
         sums divided by the numbers that are given."""
         assert self.logits is not None
-        self.lm_loss = _cross_entropy(self.logits[:, :-1].float(), labels[:, 1:], num_tokens)
+        self.lm_loss = mean_cross_entropy(self.logits[:, :-1].float(), labels[:, 1:], num_tokens)
         self.loss = self.lm_loss
         if self.attachment_logits is not None:
             assert self.attachment_targets is not None
-            self.attachment_loss = _cross_entropy(
+            self.attachment_loss = mean_cross_entropy(
                 self.attachment_logits, self.attachment_targets, num_attachments
             )
             self.loss = self.lm_loss + attachment_weight * self.attachment_loss
 
 
-def _cross_entropy(logits: Tensor, targets: Tensor, count: Tensor | int | None) -> Tensor:
+def mean_cross_entropy(logits: Tensor, targets: Tensor, count: Tensor | int | None) -> Tensor:
     """Mean over the targets that count; zero if none does."""
     total = nn.functional.cross_entropy(
         logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum"

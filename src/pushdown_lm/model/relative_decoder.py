@@ -35,17 +35,7 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.output_capturing import capture_outputs
 
 from pushdown_lm.model.relative_configuration import RelativeConfig
-
-
-def sinusoids(positions: Tensor, width: int, dtype: torch.dtype) -> Tensor:
-    """R: ``sin(r w_m)`` at 2m and ``cos(r w_m)`` at 2m + 1, w_m = 10000^(-2m/width).
-
-    Positions ``(...)`` to ``(..., width)``, computed in at least float32.
-    """
-    exact = torch.promote_types(dtype, torch.float32)
-    even = torch.arange(0, width, 2, device=positions.device, dtype=exact)
-    angles = positions[..., None] * torch.exp(even * (-math.log(10_000.0) / width))
-    return torch.stack([angles.sin(), angles.cos()], -1).flatten(-2).to(dtype)
+from pushdown_lm.model.sinusoids import sinusoids
 
 
 def eager_attention(
