@@ -36,7 +36,7 @@ def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
     """Open a temporary file beside ``path`` that takes its name once all is written.
 
     An error inside the block, a full disk included, leaves what was at ``path`` untouched. Links
-    are followed, and what is no regular file (a device, a pipe) is written to as it is.
+    are followed, and what is not a regular file (a device, a pipe) is written to directly.
     """
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -127,7 +127,7 @@ def test_unusable_trees_are_counted_by_reason() -> None:
     assert shard.tally.skipped == {
         "word outside the vocabulary": 1,
         "special token among the words": 1,
-        "spans that are no tree": 1,
+        "spans that do not form a tree": 1,
         "no words": 1,
         "longer than 5 tokens": 1,
     }

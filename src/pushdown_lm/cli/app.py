@@ -74,7 +74,7 @@ def options(
 def main() -> None:
     """Run the command; bad input is one line on standard error and exit code 2.
 
-    An error that nobody foresaw is one line too, with exit code 70; its traceback is in a file.
+    An unexpected error is one line too, with exit code 70; its traceback is written to a file.
     `--debug`, before or after the command's name, shows the traceback of either.
     """
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # there is our own

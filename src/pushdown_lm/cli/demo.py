@@ -13,7 +13,7 @@ def demo(
     seeds: Annotated[int, typer.Option(min=1, help="Seeds to run and average over.")] = 1,
     first_seed: Annotated[int, typer.Option(min=0)] = 0,
     sentences: Annotated[int, typer.Option(min=100, help="Training sentences.")] = 30_000,
-    items: Annotated[int, typer.Option(min=1, help="Items a suite and depth.")] = 20,
+    items: Annotated[int, typer.Option(min=1, help="Items per suite and depth.")] = 20,
     overrides: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Override a key of both recipes."),

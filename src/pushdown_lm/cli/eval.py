@@ -58,14 +58,15 @@ Out = Annotated[Path | None, typer.Option(help="Write the report here, as JSON."
 Cache = Annotated[
     Path | None,
     typer.Option(
-        help="Keep every score in this file, and reuse it; with --out, a file beside that by "
-        "default, so that the same command resumes."
+        help="Keep every score in this file, and reuse it; by default a file beside --out, so that "
+        "the same command resumes."
     ),
 ]
 KeepGoing = Annotated[
     bool,
     typer.Option(
-        "--keep-going", help="Report sentences that cannot be read, and go on without them."
+        "--keep-going",
+        help="Report sentences that cannot be read, leave them out, and exit with code 1.",
     ),
 ]
 
@@ -80,7 +81,7 @@ def blimp(
     allow_unknown: AllowUnknown = False,
     keep_going: KeepGoing = False,
     punctuation: Annotated[
-        FinalMark, typer.Option(help="Final marks as they are, or after a space.")
+        FinalMark, typer.Option(help="Final punctuation marks as they are, or after a space.")
     ] = FinalMark.attached,
     limit: Annotated[int | None, typer.Option(min=1, help="Pairs of each paradigm.")] = None,
     out: Out = None,
@@ -167,8 +168,10 @@ def parsing(
     binarize_gold: Annotated[
         bool, typer.Option(help="Binarize the gold trees, to the right, as in training.")
     ] = True,
-    max_length: Annotated[int | None, typer.Option(min=1, help="Longest sentence, words.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the random trees.")] = 0,
+    max_length: Annotated[
+        int | None, typer.Option(min=1, help="Leave out sentences of more words.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the random trees.")] = 0,
     limit: Annotated[int | None, typer.Option(min=1, help="Read this many trees.")] = None,
     out: Out = None,
     cache: Cache = None,
@@ -209,9 +212,12 @@ def parsing(
 @app.command()
 def perplexity(
     model: ModelFolder,
-    data: Annotated[Path, typer.Option(help="Sentences, one a line; with --trees, trees.")],
+    data: Annotated[Path, typer.Option(help="Sentences, one per line; with --trees, trees.")],
     trees: Annotated[
-        bool, typer.Option("--trees", help="The data are trees: score them with their tree too.")
+        bool,
+        typer.Option(
+            "--trees", help="The data are trees: also score sentences with their gold tree."
+        ),
     ] = False,
     beam: Beam = DEFAULT_BEAM,
     threshold: Threshold = DEFAULT_THRESHOLD,

@@ -17,23 +17,23 @@ if TYPE_CHECKING:
     from pushdown_lm.experiments.finetune import Result
 
 Epochs = Annotated[
-    float | None, typer.Option(help="Passes over the training examples, if not the preset's.")
+    float | None, typer.Option(help="Passes over the training examples; by default the preset's.")
 ]
 BatchSize = Annotated[
-    int | None, typer.Option(min=1, help="Prompts of a step, if not the preset's.")
+    int | None, typer.Option(min=1, help="Prompts per step; by default the preset's.")
 ]
 LearningRate = Annotated[
     float | None,
-    typer.Option(help="The highest learning rate of fine-tuning, if not the preset's."),
+    typer.Option(help="The highest learning rate of fine-tuning; by default the preset's."),
 ]
 Frozen = Annotated[
     str, typer.Option(help="What is not fine-tuned: none, all-but-pushdown, lower or lower:N.")
 ]
 MaxTrain = Annotated[
-    int | None, typer.Option(min=1, help="Train on so many examples, drawn at random.")
+    int | None, typer.Option(min=1, help="Train on this many examples, drawn at random.")
 ]
 MaxEval = Annotated[
-    int | None, typer.Option(min=1, help="Evaluate so many examples, drawn at random.")
+    int | None, typer.Option(min=1, help="Evaluate this many examples, drawn at random.")
 ]
 
 
@@ -64,7 +64,7 @@ def finetune(
         Path, typer.Option(help="The folder of the task's files, or of the tasks' folders.")
     ],
     out: Annotated[Path, typer.Option(help="The folder for results and parses.")],
-    seeds: Annotated[int, typer.Option(min=1, help="How many runs, with the seeds 0, 1, ...")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of runs, with the seeds 0, 1, ...")] = 3,
     preset: ChosenPreset = Preset.quick,
     epochs: Epochs = None,
     batch_size: BatchSize = None,
@@ -74,7 +74,8 @@ def finetune(
     ] = 1.0,
     beam: Annotated[int, typer.Option(min=1, help="Entries of the search for parses.")] = 10,
     split: Annotated[
-        Split | None, typer.Option(help="What is evaluated; dev where there is one, or test.")
+        Split | None,
+        typer.Option(help="The split to evaluate; by default dev, or test where there is no dev."),
     ] = None,
     max_train: MaxTrain = None,
     max_eval: MaxEval = None,

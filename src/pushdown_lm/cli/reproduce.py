@@ -26,8 +26,11 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Run an experiment of the paper and compare.", no_args_is_help=True)
 
-Out = Annotated[Path, typer.Option(help="Results.")]
-Runs = Annotated[Path | None, typer.Option(help="Data and models; runs/ and the name of --out.")]
+Out = Annotated[Path, typer.Option(help="The folder for results.")]
+Runs = Annotated[
+    Path | None,
+    typer.Option(help="The folder for data and models; by default runs/ and the name of --out."),
+]
 GoldTrees = Annotated[
     list[str] | None,
     typer.Option(
@@ -43,7 +46,7 @@ Limit = Annotated[
 ]
 Seeds = Annotated[int, typer.Option(min=1, help="Seeds to run and average over.")]
 FirstSeed = Annotated[int, typer.Option(min=0)]
-Beam = Annotated[int, typer.Option(min=1, help="Parses kept for a sentence.")]
+Beam = Annotated[int, typer.Option(min=1, help="Parses that search keeps per sentence.")]
 Threshold = Annotated[
     float, typer.Option(metavar="NATS", help="Drop parses this far below the best one.")
 ]
@@ -56,7 +59,8 @@ Overrides = Annotated[
 @app.command()
 def dyck(
     out: Annotated[
-        Path | None, typer.Option(help="Results; results/dyck, or dyck-quick, if left out.")
+        Path | None,
+        typer.Option(help="The folder for results; by default results/dyck or results/dyck-quick."),
     ] = None,
     runs: Runs = None,
     models: Annotated[
@@ -65,13 +69,17 @@ def dyck(
     seeds: Seeds = 1,
     first_seed: FirstSeed = 0,
     rows: Annotated[
-        str | None, typer.Option(help="Rows, separated by commas, as distance-300.")
+        str | None, typer.Option(help="Rows, separated by commas, such as distance-300.")
     ] = None,
-    items: Annotated[int | None, typer.Option(min=1, help="Prefixes a row and seed.")] = None,
+    items: Annotated[
+        int | None, typer.Option(min=1, help="Test prefixes per row and seed.")
+    ] = None,
     strings: Annotated[
         int | None, typer.Option(min=1, help="Training strings, of 48 symbols on average.")
     ] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Short for training.steps.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Shorthand for --set training.steps=N.")
+    ] = None,
     answer: Annotated[
         str, typer.Option(help="Which parses of the beam answer: mixture or best.")
     ] = "mixture",
@@ -82,8 +90,8 @@ def dyck(
 ) -> None:
     """Table 1: closing brackets over long distances and in deep nesting.
 
-    The same command again goes on where it was interrupted; models and rows that are finished are
-    kept, so further --models, --seeds or --rows add to the table.
+    The same command resumes where it left off; finished models and rows are kept, so further
+    --models, --seeds or --rows add to the table.
 
     pushdown reproduce dyck --quick
 
@@ -134,7 +142,7 @@ def english(
     sg: Suites = None,
     blimp: Paradigms = None,
     models: Annotated[
-        str, typer.Option(help="Recipes, separated by commas: a row of the table each.")
+        str, typer.Option(help="Recipes, separated by commas; each is a row of the table.")
     ] = "english-base,english-paper,english",
     out: Out = Path("results", "english"),
     runs: Runs = None,

@@ -25,12 +25,14 @@ def train(
         typer.Option("--set", metavar="KEY=VALUE", help="Override a key: training.lr=1e-3."),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
-    seed: Annotated[int | None, typer.Option(min=0, help="Short for training.seed.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Shorthand for --set training.seed=N.")
+    ] = None,
 ) -> None:
     """Train a model as a recipe says.
 
-    Ctrl-C and SIGTERM save a checkpoint first. With --resume a run goes on by its own recipe and
-    data, which need not be given again; what is given again must agree.
+    Ctrl-C and SIGTERM save a checkpoint first. With --resume a run continues with its own
+    recipe and data, which need not be given again; options given again must agree.
 
     pushdown train demo --data runs/demo/seed0/data --out runs/mine --set training.lr=1e-3
 

@@ -49,7 +49,7 @@ REJECTED = "rejected.jsonl"
 SHARDS = "trees-*.trees"
 FORMAT_VERSION = 1
 FILTERS = frozenset({"low confidence", "too few words", "too many words"})
-"""Reasons to leave a sentence out that are no errors."""
+"""Reasons to leave a sentence out that are not errors."""
 SHOWN_REJECTIONS = 10
 
 

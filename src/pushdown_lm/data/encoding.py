@@ -103,14 +103,15 @@ def check_spans(spans: Sequence[Span], num_words: int) -> None:
         maximal.append((start, end))
     if num_words > 1 and maximal != [(0, num_words)]:
         raise UnusableTreeError(
-            "spans that are no tree",
+            "spans that do not form a tree",
             f"expected a constituent over all {num_words} words, found {maximal}",
         )
 
 
 def _no_tree(span: Span) -> UnusableTreeError:
     return UnusableTreeError(
-        "spans that are no tree", f"expected nested spans in post-order, found {span} out of place"
+        "spans that do not form a tree",
+        f"expected nested spans in post-order, found {span} out of place",
     )
 
 

@@ -219,17 +219,20 @@ def _wrap(tokenizer: Tokenizer, **special_tokens: str) -> PreTrainedTokenizerFas
 
 
 def _with_special_tokens(tokenizer: Any, folder: Path) -> PreTrainedTokenizerFast:
-    """EOS stands in for a missing BOS or padding token, as in GPT-2."""
     if not tokenizer.is_fast or tokenizer.eos_token_id is None:
         found = "no EOS token" if tokenizer.is_fast else f"the slow {type(tokenizer).__name__}"
         raise TokenizationError(
             f"{folder}: expected a fast tokenizer with an EOS token, found {found}"
         )
-    if tokenizer.bos_token_id is None:
-        tokenizer.bos_token = tokenizer.eos_token
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token
+    complete_special_tokens(tokenizer)
     return tokenizer
+
+
+def complete_special_tokens(tokenizer: Any) -> None:
+    """Let EOS stand in for a missing BOS or padding token, as in GPT-2."""
+    for name in ("bos_token", "pad_token"):
+        if getattr(tokenizer, name) is None:
+            setattr(tokenizer, name, tokenizer.eos_token)
 
 
 def is_word_level(tokenizer: PreTrainedTokenizerFast) -> bool:

@@ -174,7 +174,7 @@ def read_attention(scorer: EvaluationScorer, text: str) -> ReadAttention:
 def _read_with_history(scorer: PushdownScorer, text: str, history: Sequence[int]) -> ReadAttention:
     encoded, device = scorer.encode(text), scorer.model.device
     output = scorer.model(
-        torch.tensor([[scorer.model.config.bos_token_id or 0, *encoded.ids]], device=device),
+        torch.tensor([[scorer.model.config.bos_id, *encoded.ids]], device=device),
         attachments=torch.tensor([[0, *history]], device=device),
         output_attentions=True,
     )

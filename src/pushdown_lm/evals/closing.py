@@ -118,7 +118,7 @@ class _Task:
 
     @torch.inference_mode()
     def with_gold_parses(self) -> Iterator[Answer]:
-        collate = Collator(self.model.config.pad_token_id or 0)
+        collate = Collator(self.model.config.pad_id)
         for start in range(0, len(self.tokens), BATCH):
             numbers = range(start, min(start + BATCH, len(self.tokens)))
             batch = collate(

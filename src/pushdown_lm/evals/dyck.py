@@ -155,7 +155,7 @@ class _Task:
         num_types = len(symbol_ids) // 2
         self.closing = torch.from_numpy(symbol_ids[num_types:]).to(model.device)
         self.answers = np.array([prefix.answer - num_types for prefix in prefixes])
-        self.collate = Collator(model.config.pad_token_id or 0)
+        self.collate = Collator(model.config.pad_id)
 
     def batches(self, numbers: Sequence[int]) -> Iterator[list[int]]:
         """Prefixes of like length, longest first, as many as a parallel pass may have."""

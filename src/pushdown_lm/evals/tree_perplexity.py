@@ -9,8 +9,8 @@ right:
     conditional   sum_t log p(x_t | x_<t, r_<t)
 
 The conditional is each token's probability given the gold tree of the words before it, the paper's
-"perplexity given the ground-truth parse". It is no probability of the whole sentence, since r tells
-something of the words to come. For a model without Pushdown Layers it equals the marginal.
+"perplexity given the ground-truth parse". It is not the probability of the whole sentence, since r
+tells something of the words to come. For a model without Pushdown Layers it equals the marginal.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class TreePerplexityReport:
             "(EOS counted once per sentence; words are leaves)"
         )
         table.add_column("of")
-        table.add_column(f"a token ({self.tokens:,})", justify="right")
-        table.add_column(f"a word ({self.words:,})", justify="right")
+        table.add_column(f"per token ({self.tokens:,})", justify="right")
+        table.add_column(f"per word ({self.words:,})", justify="right")
         titles = {
             "marginal": "x, summed over parses",
             "joint": "x and the gold tree, jointly",
@@ -143,7 +143,7 @@ def gold_log_probs(scorer: PushdownScorer, trees: Sequence[Tree]) -> list[tuple[
     Their sum is :meth:`PushdownScorer.log_joint`.
     """
     model, config = scorer.model, scorer.model.config
-    collate = Collator(config.eos_token_id or 0)
+    collate = Collator(config.eos_id)
     results: list[tuple[float, float]] = []
     for start in range(0, len(trees), BATCH):
         examples = []

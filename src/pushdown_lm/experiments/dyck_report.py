@@ -108,7 +108,7 @@ def markdown(results: Results) -> str:
     parts = [
         "# Dyck languages\n",
         f"Trained on {options['strings']:,} strings of Dyck_{{20,10}}, seeds {seeds}; "
-        f"{options['items']} test prefixes a row and seed.{overrides} The closing bracket is "
+        f"{options['items']} test prefixes per row and seed.{overrides} The closing bracket is "
         "chosen among 20. In brackets: 95% Wilson intervals over the prefixes of all seeds.\n",
         "## Accuracy with the model's own parse\n",
         f"Beam {options['beam']}, threshold {options['threshold']} nats; "

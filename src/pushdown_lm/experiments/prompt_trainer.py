@@ -71,7 +71,7 @@ def prompt_targets(model: PushdownForCausalLM, batch: Batch) -> tuple[Tensor, Te
     """
     targets = batch["labels"]
     if not model.config.shared_boundary:
-        roots = batch["input_ids"].eq(cast(int, model.config.bos_token_id))
+        roots = batch["input_ids"].eq(model.config.bos_id)
         targets = targets.masked_fill(roots, IGNORED)
     position = torch.arange(targets.shape[1], device=targets.device)
     is_answer = position >= batch["answer"][:, None]
@@ -138,7 +138,7 @@ class PromptTrainer(PushdownTrainer):
     ) -> None:
         super().__init__(model, recipe, cast(Any, data), run, label=label)
         self.lm_weight = lm_weight
-        self.data_collator = PromptCollator(cast(int, model.config.pad_token_id))
+        self.data_collator = PromptCollator(model.config.pad_id)
         if self.args.metric_for_best_model is not None:
             self.args.metric_for_best_model = BEST_METRIC
 

@@ -93,11 +93,8 @@ class PromptEncoder:
             shifts = range(length, length + len(label))
             answered = [*attachments[self.question][:-1], *shifts, 0]
             parsed = [*parsed, (self.question + label, answered)]
-        assert config.bos_token_id is not None
-        assert config.eos_token_id is not None
         sentences = [
-            Sentence([config.bos_token_id, *ids, config.eos_token_id], history)
-            for ids, history in parsed
+            Sentence([config.bos_id, *ids, config.eos_id], history) for ids, history in parsed
         ]
         total = sum(len(sentence.input_ids) for sentence in sentences)
         (window,) = pack_windows(iter(sentences), total, shared_boundary=config.shared_boundary)

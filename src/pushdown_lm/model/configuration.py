@@ -173,6 +173,27 @@ class PushdownConfig(PreTrainedConfig):
         return self.pushdown_layers[0] if self.pushdown_layers else 0
 
     @property
+    def bos_id(self) -> int:
+        """ROOT, where the model needs one."""
+        return self._special_id("bos_token_id")
+
+    @property
+    def eos_id(self) -> int:
+        """EOS, where the model needs one."""
+        return self._special_id("eos_token_id")
+
+    @property
+    def pad_id(self) -> int:
+        """Padding, where the model needs it."""
+        return self._special_id("pad_token_id")
+
+    def _special_id(self, name: str) -> int:
+        value: int | None = getattr(self, name)
+        if value is None:
+            raise ConfigError(f"{name}: expected the number of a token, got none")
+        return value
+
+    @property
     def shared_boundary(self) -> bool:
         """Whether one token is both EOS and the ROOT of the next sentence."""
         return self.bos_token_id == self.eos_token_id

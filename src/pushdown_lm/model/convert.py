@@ -38,10 +38,15 @@ from transformers import (
 from transformers.utils import quantization_config
 
 from pushdown_lm.data.text import TextRule
-from pushdown_lm.data.tokenization import BPE_FILES, load_tokenizer, model_tokenizer
+from pushdown_lm.data.tokenization import (
+    BPE_FILES,
+    complete_special_tokens,
+    load_tokenizer,
+    model_tokenizer,
+)
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.files import whole_folder, write_json
-from pushdown_lm.model.forbidden import padding_id
+from pushdown_lm.model.forbidden import special_ids
 from pushdown_lm.model.layers import parse_layers
 from pushdown_lm.model.modeling import PushdownForCausalLM
 
@@ -125,9 +130,7 @@ def convert(
     model = PushdownForCausalLM.from_lm(
         decoder,
         pushdown_layers=indices,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=padding_id(tokenizer),
+        **special_ids(tokenizer),
         **options,
     )
     difference = _check_same(model, probe, before, str(source))
@@ -195,10 +198,8 @@ def settle_boundaries(
             "none; --eos names one of its tokens"
         )
     if tokenizer.bos_token_id is None:
-        tokenizer.bos_token = tokenizer.eos_token
         reasons["bos"] = "the tokenizer has none, so EOS is both"
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token
+    complete_special_tokens(tokenizer)
     return tokenizer, reasons
 
 

@@ -23,7 +23,7 @@ from pushdown_lm.errors import ConfigError, PushdownError
 from pushdown_lm.model.bracket_configuration import BracketConfig
 from pushdown_lm.model.bracket_modeling import BracketForCausalLM
 from pushdown_lm.model.configuration import PushdownConfig
-from pushdown_lm.model.forbidden import padding_id
+from pushdown_lm.model.forbidden import special_ids
 from pushdown_lm.model.layers import parse_layers
 from pushdown_lm.model.loading import load_weights
 from pushdown_lm.model.modeling import PushdownForCausalLM
@@ -71,7 +71,7 @@ def _build_pushdown_model(
         "attention": settings.attention,
         "attachment_loss_weight": settings.attachment_loss_weight,
         "head_dropout": dropout or 0.0,
-        **_special_ids(tokenizer),
+        **special_ids(tokenizer),
     }
     if settings.pretrained is None:
         decoder = decoder_config(settings.decoder, tokenizer, dropout)
@@ -106,7 +106,7 @@ def _build_bracket_model(
         "kind": settings.kind,
         "labels": list(nonterminals.labels),
         "first_nonterminal": nonterminals.first,
-        **_special_ids(tokenizer),
+        **special_ids(tokenizer),
     }
     if settings.pretrained is None:
         config = decoder_config(settings.decoder, tokenizer, dropout)
@@ -124,14 +124,6 @@ def _build_bracket_model(
     if pretrained.get_text_config().vocab_size < nonterminals.end:
         decoder.resize_token_embeddings(nonterminals.end)
     return BracketForCausalLM(BracketConfig(decoder_config=decoder.config, **options), decoder)
-
-
-def _special_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, int | None]:
-    return {
-        "bos_token_id": tokenizer.bos_token_id,
-        "eos_token_id": tokenizer.eos_token_id,
-        "pad_token_id": padding_id(tokenizer),
-    }
 
 
 def _load_options(pretrained: PreTrainedConfig, dropout: float | None) -> dict[str, Any]:

@@ -49,3 +49,12 @@ def padding_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
     """The tokenizer's padding, or EOS where that is the unknown token, which may come next."""
     is_unknown = tokenizer.pad_token_id == tokenizer.unk_token_id
     return tokenizer.eos_token_id if is_unknown else tokenizer.pad_token_id
+
+
+def special_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    """What the configuration of a model takes over from its tokenizer."""
+    return {
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": padding_id(tokenizer),
+    }

@@ -276,8 +276,8 @@ def _search_batch(
 ) -> list[SearchResult]:
     config, device = model.config, model.device
     count, width = len(sentences), max(map(len, sentences)) + 2
-    input_ids = torch.full((count, width), config.eos_token_id or 0, device=device)
-    input_ids[:, 0] = config.bos_token_id or 0
+    input_ids = torch.full((count, width), config.eos_id, device=device)
+    input_ids[:, 0] = config.bos_id
     for row, tokens in enumerate(sentences):
         input_ids[row, 1 : len(tokens) + 1] = torch.tensor(tokens, device=device)
     end = torch.tensor([len(tokens) + 1 for tokens in sentences], device=device)

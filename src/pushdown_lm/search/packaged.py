@@ -47,5 +47,5 @@ def find_model(name_or_folder: str | Path) -> Path:
         )
     found = Path(installed[str(name_or_folder)].load())
     if not found.is_dir():
-        raise ModelNameError(f"{name_or_folder}: its package names {found}, which is no folder")
+        raise ModelNameError(f"{name_or_folder}: its package names {found}, which is not a folder")
     return found

@@ -415,7 +415,7 @@ class PushdownScorer:
         """Attention weights and tape under the most probable history."""
         analysis = self.analyse([sentence])[0]
         attachments = [0, *analysis.result.histories[0].tolist()]
-        ids = [self.model.config.bos_token_id or 0, *analysis.sentence.ids]
+        ids = [self.model.config.bos_id, *analysis.sentence.ids]
         output = self.model(
             torch.tensor([ids], device=self.model.device),
             attachments=torch.tensor([attachments], device=self.model.device),

@@ -109,7 +109,7 @@ def sample(
     finished = [False] * len(prompts)
 
     rows = torch.arange(len(prompts), device=model.device)
-    bos = torch.full_like(rows, model.config.bos_token_id or 0)
+    bos = torch.full_like(rows, model.config.bos_id)
     cache = PushdownCache(config=model.config.decoder)
     logits = model.advance(cache, bos, torch.zeros_like(rows))
     read = bos[:, None]

@@ -1,9 +1,9 @@
-"""The protocol through which every evaluation sees a model, and two things that satisfy it.
+"""The protocol through which every evaluation sees a model, and two implementations of it.
 
 An evaluation asks a model for three things only: the log-probability of a sentence, the
 surprisal of each of its tokens, and a parse of its words. `CausalLMScorer` answers the first
 two for any plain causal language model; `ScoreCache` wraps any scorer and remembers on disk
-what it has answered, so that an interrupted evaluation goes on where it stopped.
+what it has answered, so that an interrupted evaluation resumes where it left off.
 
 Conventions that every scorer keeps:
 

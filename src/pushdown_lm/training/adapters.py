@@ -32,7 +32,7 @@ from pushdown_lm.data.tokenization import model_tokenizer, text_rule
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.files import verify_manifest, whole_folder, write_json
 from pushdown_lm.model.convert import CONVERSION, check_new_folder, open_pretrained
-from pushdown_lm.model.forbidden import padding_id
+from pushdown_lm.model.forbidden import special_ids
 from pushdown_lm.model.modeling import PushdownForCausalLM
 from pushdown_lm.training.lora import ADAPTER
 
@@ -219,9 +219,7 @@ def load_adapted(
     else:
         model = PushdownForCausalLM.from_lm(
             decoder,
-            bos_token_id=tokenizer.bos_token_id,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=padding_id(tokenizer),
+            **special_ids(tokenizer),
             **info.config,
         )
     if not allow_other_base and decoder_fingerprint(model.decoder) != info.fingerprint:

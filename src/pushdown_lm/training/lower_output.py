@@ -238,7 +238,7 @@ def _compute_split(model: PushdownForCausalLM, layers: int, examples: Any, path:
         rows = _new_file(path, (int(lengths.sum()), width))
     budget = max(TOKENS_PER_BATCH, int(lengths.max()))
     batches = list(TokenBudgetBatches(lengths, budget, seed=0, shuffle=False))
-    collate = Collator(cast(int, model.config.pad_token_id))
+    collate = Collator(model.config.pad_id)
     unsaved = 0
     with progress(f"Lower layers, {path.stem}", int(lengths.sum()), "tokens") as advance:
         for number, batch in enumerate(batches):

@@ -2,7 +2,7 @@
 
 OUT/recipe.yaml      the recipe, nothing inherited
 OUT/versions.json    software, machine and data that the run was started with
-OUT/metrics.jsonl    a line for every step and every evaluation
+OUT/metrics.jsonl    one line per step and per evaluation
 OUT/checkpoint-N     where --resume continues
 OUT/model            the trained model and its tokenizer
 OUT/adapter          low-rank adapters alone, if a pretrained model was trained with them

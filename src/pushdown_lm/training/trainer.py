@@ -67,7 +67,7 @@ Batch = dict[str, Tensor]
 SECONDS = "seconds.json"
 """In a checkpoint, how long training has taken to get there."""
 METRICS_LOG = "metrics.jsonl"
-"""A line for every step and every evaluation of a run."""
+"""One line per step and per evaluation of a run."""
 
 
 class TrainingError(PushdownError):
