@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pushdown_lm import console
-from pushdown_lm.console import progress
+from pushdown_lm.console import progress, sentence_progress
 
 
 def test_log_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,3 +41,11 @@ def test_bar_on_a_terminal(
     shown = capsys.readouterr().err
     assert "2/2" in shown
     assert "done soon" in shown
+
+
+def test_evaluations_end_at_what_they_count(capsys: pytest.CaptureFixture[str]) -> None:
+    """A sentence that occurs twice is scored once."""
+    with sentence_progress("Scoring", 122) as report:
+        report(64, 109)
+        report(109, 109)
+    assert capsys.readouterr().err.startswith("Scoring: 109/109, ")

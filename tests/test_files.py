@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,3 +41,13 @@ def test_json(tmp_path: Path) -> None:
     text = (tmp_path / "x.json").read_text(encoding="utf-8")
     assert json.loads(text) == {"é": [1, 2.5]}
     assert text.endswith("}\n")
+
+
+@pytest.mark.skipif(not Path("/dev/stdout").exists(), reason="a system without /dev")
+def test_a_name_for_an_open_file_is_not_replaced(tmp_path: Path) -> None:
+    """`--out /dev/stdout > file` adds to what the command has printed."""
+    code = "import sys; from pushdown_lm.files import write_json; print(1, flush=True); "
+    code += "write_json('/dev/stdout', 2)"
+    with (tmp_path / "out").open("w") as out:
+        subprocess.run([sys.executable, "-c", code], stdout=out, check=True)
+    assert (tmp_path / "out").read_text() == "1\n2\n"

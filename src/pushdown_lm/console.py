@@ -36,9 +36,12 @@ def show_loading(what: object) -> None:
 
 
 class Advance(Protocol):
-    """Reports that ``count`` more units are done, with a short note to show beside the bar."""
+    """Reports that ``count`` more units are done, with a short note to show beside the bar.
 
-    def __call__(self, count: float = 1, note: str = "") -> None: ...
+    ``total`` corrects the number of all units.
+    """
+
+    def __call__(self, count: float = 1, note: str = "", *, total: float | None = None) -> None: ...
 
 
 class _RateColumn(ProgressColumn):
@@ -73,8 +76,8 @@ def progress(label: str, total: float | None, unit: str = "it") -> Iterator[Adva
         with Progress(*columns, console=console) as bar:
             task = bar.add_task(label, total=total, note="")
 
-            def advance(count: float = 1, note: str = "") -> None:
-                bar.update(task, advance=count)
+            def advance(count: float = 1, note: str = "", *, total: float | None = None) -> None:
+                bar.update(task, advance=count, total=total)
                 if note:
                     bar.update(task, note=note)
 
@@ -91,9 +94,9 @@ def sentence_progress(label: str, total: int) -> Iterator[Callable[[int, int], N
     with progress(label, total, "sentences") as advance:
         reached = 0
 
-        def report(done: int, _: int) -> None:
+        def report(done: int, of: int) -> None:
             nonlocal reached
-            advance(done - reached)
+            advance(done - reached, total=of)
             reached = done
 
         yield report
@@ -105,9 +108,10 @@ class _LogLines:
         self.done, self.note = 0.0, ""
         self.began = self.shown = time.monotonic()
 
-    def __call__(self, count: float = 1, note: str = "") -> None:
+    def __call__(self, count: float = 1, note: str = "", *, total: float | None = None) -> None:
         self.done += count
         self.note = note or self.note
+        self.total = self.total if total is None else total
         if time.monotonic() - self.shown >= LOG_SECONDS:
             self._show()
 

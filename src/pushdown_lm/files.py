@@ -38,11 +38,12 @@ def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
     An error inside the block, a full disk included, leaves what was at ``path`` untouched. Links
     are followed, and what is not a regular file (a device, a pipe) is written to directly.
     """
+    encoding = None if "b" in mode else "utf-8"
+    special = is_special(path)
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    encoding = None if "b" in mode else "utf-8"
-    if path.exists() and not path.is_file():
-        with path.open(mode, encoding=encoding) as file:
+    if special:
+        with path.open(mode.replace("w", "a"), encoding=encoding) as file:
             yield file
         return
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -58,16 +59,23 @@ def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
         raise
 
 
+def is_special(path: str | Path) -> bool:
+    """Whether a path is a device or a pipe, or a name such as ``/dev/stdout`` for an open file."""
+    real = Path(os.path.realpath(path))
+    is_open_file = Path(path).is_relative_to("/dev") or Path(path).is_relative_to("/proc")
+    return real.exists() and (is_open_file or not real.is_file()) and not real.is_dir()
+
+
 def check_writable(path: str | Path) -> None:
     """Raise :class:`FolderError` if :func:`atomic_write` could not write there; make its folder.
 
     For commands to call before work that would be lost otherwise.
     """
+    if is_special(path):
+        return
     path = Path(os.path.realpath(path))
     if path.is_dir():
         raise FolderError(f"{path}: expected a file to write, found a folder")
-    if path.exists() and not path.is_file():
-        return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.parent):

@@ -320,6 +320,25 @@ def test_attention(evaluate: Eval, models: dict[str, Path], tmp_path: Path) -> N
     assert str(tmp_path / "plots" / "attention.png") in printed
 
 
+def test_a_failing_model_does_not_lose_the_others(
+    evaluate: Eval, models: dict[str, Path], tmp_path: Path
+) -> None:
+    folder, out = tmp_path / "agreement", tmp_path / "report.json"
+    folder.mkdir()
+    for name, template in REGIONS_OF_SUITES.items():
+        (folder / f"{name}.json").write_text(json.dumps(suite(template)))
+    command = ["--data", folder, "--beam", 2, "--limit", 1, "--out", out]
+    closed = ["attention", "--model", models["closed"]]
+    code, _, error = evaluate.run(*closed, *command)
+    assert code == 2
+    assert "number_src.json: expected words of the vocabulary" in error
+    assert "--keep-going leaves such sentences out" in error
+    code, _, error = evaluate.run(*closed, "--model", models["base"], *command)
+    assert code == 1
+    assert "found" in error
+    assert list(json.loads(out.read_text())["models"]) == [models["base"].parent.name]
+
+
 class TestClosedVocabulary:
     def test_unknown_words_are_an_error_or_allowed(
         self, evaluate: Eval, models: dict[str, Path], data: Path

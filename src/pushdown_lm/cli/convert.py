@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from pushdown_lm.console import show_loading
+
 
 def convert(
     source: Annotated[
@@ -53,6 +55,7 @@ def convert(
     pushdown convert SmolLM2-135M-Instruct.Q4_1.gguf --layers last:15 --head-input lower_layers
     --out models/smollm2
     """
+    show_loading(source)
     from transformers.utils.logging import disable_progress_bar
 
     from pushdown_lm.model.convert import convert as convert_model

@@ -26,7 +26,7 @@ from pushdown_lm.cli.options import (
 )
 from pushdown_lm.console import show_loading
 from pushdown_lm.errors import PushdownError
-from pushdown_lm.files import check_writable, write_json
+from pushdown_lm.files import check_writable, is_special, write_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -380,7 +380,7 @@ def _complain(message: str) -> None:
 
 def _cache_file(out: Path | None, cache: Path | None) -> Path | None:
     """The file that keeps the scores: by default beside the report."""
-    if cache is None and out is not None and (out.is_file() or not out.exists()):
+    if cache is None and out is not None and not is_special(out):
         return out.with_name(f"{out.stem}.scores.jsonl")
     return cache
 

@@ -104,8 +104,6 @@ def finetune(
 
     pushdown finetune all --model runs/demo/seed0/demo/model --data glue --out out --preset paper
     """
-    from dataclasses import replace
-
     from pushdown_lm.corpora.glue import TASK_SETS, find_task
 
     names = [*TASK_SETS[preset.value]] if tasks == ["all"] else tasks
@@ -118,12 +116,11 @@ def finetune(
 
     set_verbosity_error()
     disable_progress_bar()
-    start = finetuning.PRESETS[preset.value]
-    options = replace(
-        start,
-        epochs=start.epochs if epochs is None else epochs,
-        batch_size=batch_size or start.batch_size,
-        lr=start.lr if lr is None else lr,
+    options = finetuning.preset_options(
+        preset.value,
+        epochs=epochs,
+        batch_size=batch_size,
+        lr=lr,
         lm_weight=lm_weight,
         beam=beam,
         split=None if split is None else split.value,

@@ -293,11 +293,10 @@ def pretrained(
     pushdown reproduce pretrained --models smollm2-base,smollm2 --data data/sentences
     --sg sg_suites --blimp blimp --trees test=test.trees --glue glue --tasks rte,sst5 --seeds 2
     """
-    from dataclasses import replace
 
     from pushdown_lm.corpora.glue import find_task
     from pushdown_lm.experiments.english import EnglishOptions
-    from pushdown_lm.experiments.finetune import PRESETS
+    from pushdown_lm.experiments.finetune import preset_options
     from pushdown_lm.experiments.pretrained import markdown, reproduce_pretrained
 
     options = EnglishOptions(
@@ -306,12 +305,11 @@ def pretrained(
         overrides=tuple(overrides or ()),
         pretrained=_named(pretrained, "--pretrained RECIPE=MODEL"),
     )
-    preset_options = PRESETS[preset.value]
-    finetuning = replace(
-        preset_options,
-        epochs=preset_options.epochs if epochs is None else epochs,
-        batch_size=batch_size or preset_options.batch_size,
-        lr=preset_options.lr if lr is None else lr,
+    finetuning = preset_options(
+        preset.value,
+        epochs=epochs,
+        batch_size=batch_size,
+        lr=lr,
         beam=beam,
         max_train=max_train,
         max_eval=max_eval,

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from pushdown_lm.files import FolderError, atomic_write, lock_file, write_json
+from pushdown_lm.files import FolderError, atomic_write, is_special, lock_file, write_json
 
 
 @dataclass
@@ -105,11 +105,11 @@ def resumable_output(
     if path is None:
         yield Output(sys.stdout)
         return
-    path = Path(os.path.realpath(path))
-    if path.exists() and not path.is_file():
+    if is_special(path):
         with atomic_write(path) as file:
             yield Output(file)
         return
+    path = Path(os.path.realpath(path))
     partial = path.with_name(f"{path.name}.partial")
     state = path.with_name(f"{path.name}.partial.json")
     with partial.open("a", encoding="utf-8") as file:

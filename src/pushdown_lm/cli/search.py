@@ -231,7 +231,9 @@ def generate(
     out: OutputFile = None,
     count: Annotated[int, typer.Option(min=1, help="Samples for each prompt.")] = 1,
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest sample, prompt included.")] = 64,
-    temperature: Annotated[float, typer.Option(help="Below 1 sharpens, above 1 flattens.")] = 1.0,
+    temperature: Annotated[
+        float, typer.Option(help="Of tokens: below 1 sharpens, above 1 flattens, 0 takes the best.")
+    ] = 1.0,
     top_k: Annotated[int | None, typer.Option(help="Draw among the k best tokens.")] = None,
     top_p: Annotated[
         float | None, typer.Option(help="Draw among the best tokens of this total probability.")

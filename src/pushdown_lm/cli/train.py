@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from pushdown_lm.console import show_loading
 from pushdown_lm.errors import PushdownError
 
 
@@ -45,6 +46,7 @@ def train(
         missing = "the name of a recipe" if recipe is None else "--data"
         raise PushdownError(f"expected {missing}; only --resume finds it in the run folder")
 
+    show_loading(out if data is None else data)
     from pushdown_lm.data.dataset import load_data
     from pushdown_lm.training.recipe import load_recipe
     from pushdown_lm.training.run import (

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from pushdown_lm.errors import PushdownError
-from pushdown_lm.search.loading import BaseLMScorer, EvaluationScorer
-from pushdown_lm.search.pushdown_scorer import PushdownScorer, UnknownTokenError
-from pushdown_lm.search.scorer import Scorer, Token
+from pushdown_lm.search.loading import EvaluationScorer
+from pushdown_lm.search.pushdown_scorer import UnknownTokenError
+from pushdown_lm.search.scorer import Scorer, ScorerWrapper, Token
 from pushdown_lm.trees import Tree
 
 Sentence = Any
@@ -39,7 +39,7 @@ def check_readable(
             continue
         checked.add(sentence)
         try:
-            _read(scorer, sentence)
+            scorer.check(sentence)
         except PushdownError as error:
             message = f"{place}: {error}{_help(scorer, error, keep_going)}"
             if not keep_going:
@@ -47,14 +47,6 @@ def check_readable(
             report(message)
             unreadable.add(sentence)
     return unreadable
-
-
-def _read(scorer: EvaluationScorer, sentence: Sentence) -> None:
-    reader = scorer.parser if isinstance(scorer, BaseLMScorer) else scorer
-    if isinstance(reader, PushdownScorer):
-        reader.encode(sentence)
-    elif isinstance(sentence, str):
-        reader._encode([sentence])
 
 
 def _help(scorer: EvaluationScorer, error: PushdownError, keep_going: bool) -> str:
@@ -66,15 +58,12 @@ def _help(scorer: EvaluationScorer, error: PushdownError, keep_going: bool) -> s
     return f" ({'; '.join(hints)})" if hints else ""
 
 
-class ReadableScorer:
+class ReadableScorer(ScorerWrapper):
     """A scorer that is not asked about some sentences: their scores are NaN, their parses None."""
 
     def __init__(self, scorer: Scorer, unreadable: set[Sentence]) -> None:
-        self.scorer, self.unreadable = scorer, unreadable
-        self.name = scorer.name
-
-    def describe(self) -> dict[str, Any]:
-        return self.scorer.describe()
+        super().__init__(scorer)
+        self.unreadable = unreadable
 
     def log_probs(self, sentences: Sequence[str]) -> list[float]:
         return self._ask(self.scorer.log_probs, sentences, lambda _: math.nan)

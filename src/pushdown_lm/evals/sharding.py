@@ -21,7 +21,7 @@ from accelerate import PartialState  # type: ignore[import-untyped]
 from accelerate.utils import broadcast_object_list, gather_object  # type: ignore[import-untyped]
 
 from pushdown_lm.errors import PushdownError
-from pushdown_lm.search.scorer import Scorer, Token
+from pushdown_lm.search.scorer import Scorer, ScorerWrapper, Token
 from pushdown_lm.trees import Tree
 
 
@@ -46,23 +46,12 @@ def sharded(scorer: Scorer) -> Iterator[Scorer | None]:
         yield None
 
 
-class ShardedScorer:
+class ShardedScorer(ScorerWrapper):
     """The main process's side of :func:`sharded`."""
 
     def __init__(self, scorer: Scorer, state: PartialState) -> None:
-        self.scorer, self.state = scorer, state
-        self.name = scorer.name
-
-    @property
-    def parses(self) -> bool:
-        return self.scorer.parses
-
-    @property
-    def is_exact(self) -> bool:
-        return self.scorer.is_exact
-
-    def describe(self) -> dict[str, Any]:
-        return self.scorer.describe()
+        super().__init__(scorer)
+        self.state = state
 
     def log_probs(self, sentences: Sequence[str]) -> list[float]:
         return self._ask("log_probs", sentences)

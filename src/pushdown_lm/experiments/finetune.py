@@ -33,7 +33,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -127,6 +127,12 @@ PRESETS: dict[Preset, FinetuneOptions] = {
 }
 """The settings of the paper's appendix A, where it gives them (batch size, a constant learning
 rate, early stopping), and cheaper ones."""
+
+
+def preset_options(preset: Preset, **changes: Any) -> FinetuneOptions:
+    """The options of a preset, changed where a change is not None."""
+    given = {name: value for name, value in changes.items() if value is not None}
+    return replace(PRESETS[preset], **given)
 
 
 # ------------------------------------------------------------------ data

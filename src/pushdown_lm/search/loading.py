@@ -47,6 +47,9 @@ class BaseLMScorer(CausalLMScorer):
     def parse(self, sentences: Sequence[Sequence[str]]) -> list[Tree | None]:
         return self.parser.parse(sentences)
 
+    def check(self, sentence: str | Sequence[str]) -> None:
+        self.parser.check(sentence)
+
     def _encode(self, sentences: Sequence[str]) -> list[_Encoding]:
         encoded = map(self.parser.encode, sentences)
         return [_Encoding(list(sentence.ids), list(sentence.offsets)) for sentence in encoded]

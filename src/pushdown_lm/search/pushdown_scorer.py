@@ -238,6 +238,10 @@ class PushdownScorer:
         check_sentence(encoded.ids, self.model.config.max_positions, repr(encoded.text[:60]))
         return encoded
 
+    def check(self, sentence: Sentence) -> None:
+        """Raise :class:`SearchError` unless the model can read the sentence."""
+        self.encode(sentence)
+
     def count_tokens(self, sentence: Sentence) -> int:
         """How many tokens a sentence has, which may be more than the model's positions."""
         return len(self._encode(sentence).ids)

@@ -76,6 +76,9 @@ class Scorer(Protocol):
     def describe(self) -> dict[str, Any]:
         """Model, tokenizer, beam and versions: all that decides the scores, ready for JSON."""
 
+    def check(self, sentence: str | Sequence[str]) -> None:
+        """Raise :class:`PushdownError` unless the model can read a sentence, raw text or words."""
+
     def log_probs(self, sentences: Sequence[str]) -> list[float]:
         """Natural log-probability of each whole sentence, EOS included."""
 
@@ -206,6 +209,10 @@ class CausalLMScorer:
     def is_exact(self) -> bool:
         return True
 
+    def check(self, sentence: str | Sequence[str]) -> None:
+        if isinstance(sentence, str):
+            self._encode([sentence])
+
     def log_probs(self, sentences: Sequence[str]) -> list[float]:
         encodings = self._encode(sentences)
         return [math.fsum(log_probs) for log_probs in self._token_log_probs(encodings)]
@@ -301,28 +308,11 @@ def _special_id(kind: str, given: int | None, of_tokenizer: int | None) -> int:
     return chosen
 
 
-class ScoreCache:
-    """A scorer that appends every result to a JSON Lines file and never computes one twice.
+class ScorerWrapper:
+    """A scorer in front of another one, of which it tells the same."""
 
-    Each line holds the kind of result, the sentence, the result and a hash of the scorer's
-    description, so one file may serve several models. A last line cut short by a crash is
-    dropped; any other bad line is an error. Wrap the scorer and hand the wrapper on:
-
-        evaluate_blimp(ScoreCache(scorer, Path("scores.jsonl")), pairs)
-    """
-
-    def __init__(self, scorer: Scorer, path: Path) -> None:
-        self.scorer = scorer
-        self.path = path
-        self.name = scorer.name
-        description = json.dumps(scorer.describe(), sort_keys=True, default=str)
-        self._model = hashlib.blake2b(description.encode(), digest_size=8).hexdigest()
-        self._known: dict[tuple[str, str], Any] = {}
-        if path.exists():
-            fields = ("model", "kind", "sentence", "value")
-            for model, kind, sentence, value in read_appended(path, "a cached score", fields):
-                if model == self._model:
-                    self._known[kind, json.dumps(sentence)] = value
+    def __init__(self, scorer: Scorer) -> None:
+        self.scorer, self.name = scorer, scorer.name
 
     @property
     def parses(self) -> bool:
@@ -334,6 +324,32 @@ class ScoreCache:
 
     def describe(self) -> dict[str, Any]:
         return self.scorer.describe()
+
+    def check(self, sentence: str | Sequence[str]) -> None:
+        self.scorer.check(sentence)
+
+
+class ScoreCache(ScorerWrapper):
+    """A scorer that appends every result to a JSON Lines file and never computes one twice.
+
+    Each line holds the kind of result, the sentence, the result and a hash of the scorer's
+    description, so one file may serve several models. A last line cut short by a crash is
+    dropped; any other bad line is an error. Wrap the scorer and hand the wrapper on:
+
+        evaluate_blimp(ScoreCache(scorer, Path("scores.jsonl")), pairs)
+    """
+
+    def __init__(self, scorer: Scorer, path: Path) -> None:
+        super().__init__(scorer)
+        self.path = path
+        description = json.dumps(scorer.describe(), sort_keys=True, default=str)
+        self._model = hashlib.blake2b(description.encode(), digest_size=8).hexdigest()
+        self._known: dict[tuple[str, str], Any] = {}
+        if path.exists():
+            fields = ("model", "kind", "sentence", "value")
+            for model, kind, sentence, value in read_appended(path, "a cached score", fields):
+                if model == self._model:
+                    self._known[kind, json.dumps(sentence)] = value
 
     def log_probs(self, sentences: Sequence[str]) -> list[float]:
         return self._remember("log_prob", sentences, self.scorer.log_probs)
