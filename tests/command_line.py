@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from pushdown_lm.cli.app import app, main
 
-COLUMNS = "200"
+COLUMNS = "300"
 """The width of the terminal, so that tables are not cut."""
 
 

@@ -10,7 +10,6 @@ import gzip
 import json
 import shlex
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from pushdown_lm.cli.app import main
 from pushdown_lm.data.tokenization import model_tokenizer
+from tests.command_line import run_pushdown
 from tests.models import random_model
 from tests.tiny_training import TINY, tiny_data
 
@@ -407,20 +406,15 @@ def pushdown(
     places: dict[str, Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
 ) -> Run:
     """Run a command in this process: its exit code, and all that it printed on standard error."""
-    monkeypatch.setenv("COLUMNS", "300")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
 
     def run(command: str) -> tuple[int, str]:
         filled = command.format(**places, new=tmp_path / "new")
-        monkeypatch.setattr(sys, "argv", ["pushdown", *shlex.split(filled)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        said = capsys.readouterr()
-        assert "Traceback" not in said.out + said.err
-        return int(stop.value.code or 0), said.err
+        done = run_pushdown(*shlex.split(filled))
+        assert "Traceback" not in done.output + done.error
+        return done.exit_code, done.error
 
     return run
 
@@ -564,40 +558,33 @@ def test_damaged_data(
     assert not (tmp_path / "new" / "recipe.yaml").exists()
 
 
-# ------------------------------------------------------------------ what nobody foresaw
+# ------------------------------------------------------------------ unexpected errors
 
 
 def test_internal_error(
     places: dict[str, Path], pushdown: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> None:
-        raise ZeroDivisionError("nobody foresaw this")
+        raise ZeroDivisionError("unexpected")
 
     monkeypatch.setattr("pushdown_lm.data.dataset.load_data", fail)
     code, said = pushdown("data show {data}")
     assert code == 70
-    assert said.startswith("pushdown: internal error: ZeroDivisionError: nobody foresaw this; ")
+    assert said.startswith("pushdown: internal error: ZeroDivisionError: unexpected; ")
     report = Path(said.rstrip().rpartition(" ")[2]).read_text()
     assert "Traceback (most recent call last)" in report
     assert f"torch {torch.__version__.partition('+')[0]}" in report
     assert "command: pushdown data show" in report
 
 
-def test_debug_shows_the_traceback(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["pushdown", "--debug", "data", "show", "absent"])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert stop.value.code == 2
-    said = capsys.readouterr().err
-    assert "Traceback (most recent call last)" in said
-    assert said.rstrip().endswith("no card.json")
+def test_debug_shows_the_traceback() -> None:
+    done = run_pushdown("--debug", "data", "show", "absent")
+    assert done.exit_code == 2
+    assert "Traceback (most recent call last)" in done.error
+    assert done.error.rstrip().endswith("no card.json")
 
 
-def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys, "argv", ["pushdown", "--version"])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert stop.value.code == 0
-    assert capsys.readouterr().out.startswith("pushdown-lm ")
+def test_version() -> None:
+    done = run_pushdown("--version")
+    assert done.exit_code == 0
+    assert done.output.startswith("pushdown-lm ")

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from pushdown_lm.cli.app import main
 from pushdown_lm.corpora.grammar import generate
 from pushdown_lm.files import FolderError, locked
 from pushdown_lm.trees import to_brackets
+from tests.command_line import run_pushdown
 from tests.tiny_training import read_log
 
 SMALL = [
@@ -29,16 +28,12 @@ SMALL = [
 ]
 
 
-def test_quick_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def pushdown(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["pushdown", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        said = capsys.readouterr()
-        return int(stop.value.code or 0), said.out, said.err
+def pushdown(*arguments: object) -> tuple[int, str, str]:
+    done = run_pushdown(*arguments)
+    return done.exit_code, done.output, done.error
 
+
+def test_quick_start(tmp_path: Path) -> None:
     for name, count, seed in (("train", 60, 1), ("valid", 10, 2)):
         trees = map(to_brackets, generate(count, seed=seed))
         (tmp_path / f"{name}.trees").write_text("\n".join(trees))

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from typer.testing import CliRunner
-
-from pushdown_lm.cli.app import app
+from tests.command_line import run_pushdown
 
 TINY = [
     "--sentences=150",
@@ -22,7 +20,7 @@ TINY = [
 
 def test_demo_end_to_end(tmp_path: Path) -> None:
     command = ["demo", f"--out={tmp_path}", *TINY]
-    done = CliRunner().invoke(app, command, catch_exceptions=False)
+    done = run_pushdown(*command)
     assert done.exit_code == 0
     results = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
     for model in ("Base-LM", "Pushdown-LM"):
@@ -37,7 +35,7 @@ def test_demo_end_to_end(tmp_path: Path) -> None:
     for plot in ("accuracy.png", "surprisals.png"):
         assert (tmp_path / plot).read_bytes().startswith(b"\x89PNG")
 
-    again = CliRunner().invoke(app, command, catch_exceptions=False)  # nothing is trained anew
+    again = run_pushdown(*command)  # nothing is trained anew
     assert again.exit_code == 0
     repeated = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
     assert repeated["seeds"] == results["seeds"]

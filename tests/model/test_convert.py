@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,6 @@ from transformers import (
     XLNetLMHeadModel,
 )
 
-from pushdown_lm.cli import app as cli
 from pushdown_lm.corpora.grammar import generate
 from pushdown_lm.data.build import DataOptions, build_data
 from pushdown_lm.data.tokenization import detokenize, train_bpe
@@ -35,6 +33,7 @@ from pushdown_lm.search.pushdown_scorer import PushdownScorer
 from pushdown_lm.training.checkpoint import load_model
 from pushdown_lm.training.recipe import RecipeError, load_recipe
 from pushdown_lm.training.run import run_recipe
+from tests.command_line import run_pushdown
 from tests.tiny_training import read_log
 
 SENTENCES = [list(tree.words) for tree in generate(60, seed=3)]
@@ -82,15 +81,6 @@ def converted(gpt2: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("converted") / "model"
     convert(gpt2, folder, layers="last:2", num_depths=32)
     return folder
-
-
-def run_cli(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    monkeypatch.setattr(sys, "argv", ["pushdown", *map(str, arguments)])
-    try:
-        cli.main()
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
 
 
 # ------------------------------------------------------------------ layers
@@ -230,28 +220,20 @@ def load_with(folder: Path, **special_tokens: None) -> PreTrainedTokenizerFast:
 # ------------------------------------------------------------------ bad input
 
 
-def test_command(
-    llama: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_command(llama: Path, tmp_path: Path) -> None:
     out = tmp_path / "model"
-    assert run_cli(monkeypatch, "convert", llama, "--layers", "last:1", "--out", out) == 0
-    printed = capsys.readouterr().out
+    done = run_pushdown("convert", llama, "--layers", "last:1", "--out", out)
+    assert done.exit_code == 0
+    printed = done.output
     assert "pushdown layers\t3\n" in printed
     assert "logits\tsame as the original's" in printed
     assert "begin with\t<s>: the tokenizer's\n" in printed
-    assert run_cli(monkeypatch, "convert", llama, "--out", out) == 2
-    assert "expected a new or empty folder" in capsys.readouterr().err
+    again = run_pushdown("convert", llama, "--out", out)
+    assert again.exit_code == 2
+    assert "expected a new or empty folder" in again.error
 
 
-def test_bad_input_is_one_line_and_exit_code_2(
-    gpt2: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_bad_input_is_one_line_and_exit_code_2(gpt2: Path, tmp_path: Path) -> None:
     no_eos = save_gpt2(tmp_path / "no-eos", load_with(gpt2, eos_token=None))
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"not a GGUF file")
@@ -265,9 +247,9 @@ def test_bad_input_is_one_line_and_exit_code_2(
         ((broken,), "broken.gguf: "),
     ]
     for arguments, message in cases:
-        code = run_cli(monkeypatch, "convert", *arguments, "--out", tmp_path / "out")
-        error = capsys.readouterr().err.strip().splitlines()[-1]
-        assert code == 2
+        done = run_pushdown("convert", *arguments, "--out", tmp_path / "out")
+        error = done.error.strip().splitlines()[-1]
+        assert done.exit_code == 2
         assert error.startswith("pushdown: ")
         assert message in error
         assert not (tmp_path / "out").exists()

@@ -61,6 +61,7 @@ from pushdown_lm.model.classification import PushdownForSequenceClassification
 from pushdown_lm.model.loading import load_weights
 from pushdown_lm.model.modeling import PushdownForCausalLM
 from pushdown_lm.search.loading import model_names
+from pushdown_lm.search.packaged import find_model
 from pushdown_lm.search.parse_cache import ParseCache
 from pushdown_lm.search.pushdown_scorer import PushdownScorer
 from pushdown_lm.search.scorer import weights_fingerprint
@@ -399,7 +400,8 @@ def finetune_all(
         report: called with what went wrong with a model on a task, which leaves the others alone;
             if left out, the first such error is raised.
     """
-    out, models = Path(out), model_names(folders)
+    out = Path(out)
+    models = {name: find_model(folder) for name, folder in model_names(folders).items()}
     check(tasks, models.values(), data, out, options)
     results = []
     with locked(out, "fine-tuning") if processes().is_main_process else nullcontext():
