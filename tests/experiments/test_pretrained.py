@@ -22,9 +22,20 @@ RECIPE = """
 description: A step or two of training further.
 model:
   pretrained: nowhere
-training: {steps: 4, batch_size: 2, lr: 1e-3, eval_every: 2, freeze: "lower:1"}
+training:
+  {steps: 4, batch_size: 2, lr: 1e-2, eval_every: 2, freeze: "lower:1", cache_lower: true, lora: {}}
 data: {window: 64}
 """
+PAIR = {
+    "sentence_good": "The dog sleeps.",
+    "sentence_bad": "The dog sleep.",
+    "field": "morphology",
+    "linguistics_term": "agreement",
+    "UID": "agreement",
+    "pairID": "0",
+}
+
+pytest.importorskip("peft", reason="peft is not installed")
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Converted models, parsed text, trees and tasks."""
     folder = tmp_path_factory.mktemp("pretrained")
     base = save_model(folder / "base", pushdown_layers=[])
-    save_model(folder / "pushdown", pushdown_layers=[1, 2])
+    save_model(folder / "pushdown", pushdown_layers=[1, 2], head_input="lower_layers")
     options = DataOptions(tokenizer=str(base), window=64, errors="skip")
     splits = {"train": list(generate(60, seed=1)), "valid": list(generate(8, seed=2))}
     build_data(splits, folder / "data", options)
@@ -41,6 +52,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "test.trees").write_text("\n".join(map(to_brackets, generate(3, seed=5))))
     (folder / "glue").mkdir()
     save_tasks(folder / "glue")
+    (folder / "blimp").mkdir()
+    (folder / "blimp" / "agreement.jsonl").write_text(json.dumps(PAIR))
     return folder
 
 
@@ -52,6 +65,7 @@ def run(folder: Path) -> str:
         "tasks": "sst5,mrpc",
         "models": f"{folder / 'base.yaml'},{folder / 'pushdown.yaml'}",
         "trees": f"test={folder / 'test.trees'}",
+        "blimp": folder / "blimp",
         "out": folder / "out",
         "runs": folder / "runs",
         "seeds": 2,
@@ -75,6 +89,10 @@ def test_pretrained(folder: Path) -> None:
         training = found["seeds"]["0"][model]
         assert training["before"]["perplexity"] > training["training"]["perplexity"] > 1
         assert training["training"]["trainable_parameters"] < training["training"]["parameters"]
+        assert training["blimp"]["accuracy"] in (0, 1)
+        assert (folder / "runs" / "seed0" / model / "adapter" / "pushdown.json").is_file()
+    assert len(list(folder.glob("data/lower/*/train.npy"))) == 1  # equal lower layers
+    assert "## BLiMP fields" in page
     assert [(result["task"], result["model"], result["kind"]) for result in found["tasks"]] == [
         ("SST-5", "base", "base"),
         ("SST-5", "pushdown", "pushdown"),

@@ -34,7 +34,7 @@ def save(
     embeddings, attachment head and low-rank adapters, with the name and the fingerprint of the base
     model.
 
-    pushdown adapter save runs/smollm2/adapter --out adapters/smollm2
+    pushdown adapter save adapter --out adapters/smollm2
     """
     import torch
 
@@ -71,7 +71,7 @@ def apply(
 
     pushdown adapter apply adapters/smollm2 --base SmolLM2-135M-Instruct.Q4_1.gguf --out models/mine
 
-    pushdown adapter apply adapters/smollm2 --base HuggingFaceTB/SmolLM2-135M-Instruct --other-base
+    pushdown adapter apply adapters/smollm2 --base SmolLM2-135M-Instruct --other-base
     --out models/mine
     """
     from transformers.utils.logging import disable_progress_bar

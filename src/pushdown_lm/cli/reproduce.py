@@ -290,7 +290,7 @@ def pretrained(
 
     pushdown reproduce pretrained --data data/windows --glue glue --trees test=test.trees
 
-    pushdown reproduce pretrained --models smollm2-base,smollm2 --data data/sentences
+    pushdown reproduce pretrained --models smollm2-base,smollm2 --data sentences
     --sg sg_suites --blimp blimp --trees test=test.trees --glue glue --tasks rte,sst5 --seeds 2
     """
 

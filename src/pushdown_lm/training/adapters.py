@@ -271,17 +271,19 @@ def _put(own: Mapping[str, Tensor], given: Mapping[str, Tensor], path: Path, sou
 @torch.no_grad()
 def _merge(decoder: nn.Module, adapter: Path, source: str) -> None:
     """Add the low-rank adapters to the weights: ``W + (alpha / rank) B A``."""
-    settings = json.loads((adapter / PEFT_SETTINGS).read_text(encoding="utf-8"))
-    scale = settings["lora_alpha"] / settings["r"]
+    try:
+        settings = json.loads((adapter / PEFT_SETTINGS).read_text(encoding="utf-8"))
+        scale = settings["lora_alpha"] / settings["r"]
+    except (OSError, ValueError, KeyError, TypeError, ArithmeticError):
+        raise AdapterError(f"{adapter / PEFT_SETTINGS}: expected peft's lora_alpha and r") from None
     weights, path = _read(adapter / PEFT_WEIGHTS), adapter / PEFT_WEIGHTS
     modules = dict(decoder.named_modules())
     for key in sorted(key for key in weights if key.endswith(".lora_A.weight")):
         name = key.removeprefix(PEFT_PREFIX).removesuffix(".lora_A.weight")
-        module = modules.get(name)
-        if not isinstance(module, nn.Linear | Conv1D):
+        module, high = modules.get(name), weights.get(key.replace("lora_A", "lora_B"))
+        if not isinstance(module, nn.Linear | Conv1D) or high is None:
             raise AdapterError(f"{path}: {name}: {source} has no such linear map")
-        low, high = weights[key], weights[key.replace("lora_A", "lora_B")]
-        change = scale * (high.float() @ low.float())
+        change = scale * (high.float() @ weights[key].float())
         change = change.T if isinstance(module, Conv1D) else change
         if change.shape != module.weight.shape:
             raise AdapterError(
