@@ -426,8 +426,8 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
         following: Tensor,
         keys: Callable[[Tensor], Tensor],
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Log-probabilities of the next tokens' candidates, -inf where illegal, the positions of the
-        candidates, and which are legal: three tensors ``(B, C)``.
+        """Log-probabilities of the next tokens' candidates, -inf where illegal, the positions of
+        the candidates, and which are legal: three tensors ``(B, C)``.
 
         Args:
             hidden: ``(B, d)``, the last hidden states.
