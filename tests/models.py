@@ -36,14 +36,14 @@ VOCABULARY = 7
 
 
 def decoder_config(
-    kind: str = "gpt2", *, layers: int = 3, vocabulary: int = 11
+    kind: str = "gpt2", *, layers: int = 3, vocabulary: int = 11, width: int = 16
 ) -> PreTrainedConfig:
     """A tiny decoder; "nope" has no positions at all, "shared" has one id for BOS and EOS."""
     if kind == "relative":
         return RelativeConfig(
             vocab_size=vocabulary,
-            hidden_size=16,
-            intermediate_size=32,
+            hidden_size=width,
+            intermediate_size=2 * width,
             num_hidden_layers=layers,
             num_attention_heads=4,
             hidden_dropout=0.0,

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pushdown_lm.model.attention import tape_features
 from pushdown_lm.model.cache import PushdownCache
+from pushdown_lm.model.configuration import PushdownConfig
 from pushdown_lm.model.modeling import PushdownForCausalLM
 from pushdown_lm.model.published import (
     build_model,
@@ -28,7 +29,7 @@ from pushdown_lm.trees import Tree
 from pushdown_lm.trees.oracle import attachments_from_tree, stack_tape
 from tests.command_line import run_pushdown
 from tests.model.test_modeling import histories
-from tests.models import pushdown_model
+from tests.models import decoder_config, pushdown_model
 from tests.published_checkpoint import DEPTHS, pickled_vocabulary, write_checkpoint
 
 TOLERANCE = {"rtol": 0.0, "atol": 1e-4}
@@ -188,6 +189,22 @@ def test_as_published_loses_what_is_illegal() -> None:
     found = search(published, [sentence], beam=1000)[0]
     assert found.log_prob == pytest.approx(float(torch.tensor(shares).logsumexp(0)))
     assert found.log_prob < search(proper, [sentence], beam=1000)[0].log_prob
+
+
+def test_first_scores_of_a_new_head_are_small() -> None:
+    """They are not scaled by the width, so that the first weights must be small enough."""
+    torch.manual_seed(0)
+    decoder = decoder_config("relative", width=128, layers=1)
+    config = PushdownConfig(
+        decoder_config=decoder, attachment_head="published", tape_init_std=1.0, num_depths=50
+    )
+    model = PushdownForCausalLM(config).eval()
+    ids = torch.tensor([[0, *[5, 6, 7, 8, 9] * 4, 1]])
+    attachments = torch.arange(22)[None].clone()
+    attachments[0, -1] = 0
+    with torch.no_grad():
+        scores = model(ids, attachments=attachments).attachment_logits
+    assert 0.1 < float(scores[scores.isfinite()].std()) < 2
 
 
 def test_losses_as_published_count_every_word() -> None:

@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config
 
-from pushdown_lm.model.configuration import ConfigError
+from pushdown_lm.model.configuration import ConfigError, PushdownConfig
+from pushdown_lm.model.modeling import PushdownForCausalLM
 from pushdown_lm.model.relative_configuration import RelativeConfig
 from pushdown_lm.model.relative_decoder import RelativeAttention, RelativeForCausalLM
 from pushdown_lm.model.sinusoids import sinusoids
+from pushdown_lm.search.beam import search
 from tests.models import decoder_config
 
 IDS = torch.tensor([[0, 5, 6, 7, 8, 3], [0, 2, 9, 4, 4, 1]])
@@ -149,6 +152,29 @@ def test_dropout_is_for_training() -> None:
         assert torch.equal(model(IDS).logits, model(IDS).logits)
         model.train()
         assert not torch.equal(model(IDS).logits, model(IDS).logits)
+
+
+def test_search_costs_no_more_than_the_relative_positions() -> None:
+    """Multiplications of a search, against GPT-2 of the same sizes, whose positions cost none."""
+    width, layers, inner = 32, 3, 64
+    sizes = {"vocab_size": 40, "bos_token_id": 0, "eos_token_id": 1}
+    gpt2 = GPT2Config(n_embd=width, n_layer=layers, n_head=8, n_inner=inner, **sizes)
+    relative = RelativeConfig(
+        hidden_size=width, num_hidden_layers=layers, intermediate_size=inner, **sizes
+    )
+    sentence = list(range(2, 14))
+    flops: list[int] = []
+    entries = 0
+    for config in (gpt2, relative):
+        torch.manual_seed(0)
+        model = PushdownForCausalLM(PushdownConfig(decoder_config=config)).double()
+
+        with FlopCounterMode(display=False) as counter:
+            entries = search(model, [sentence], beam=30)[0].num_cells
+        flops.append(counter.get_total_flops())
+    steps, longest = len(sentence) + 1, len(sentence) + 1
+    positions = 2 * layers * (steps * longest * width**2 + entries * width * longest)
+    assert flops[0] < flops[1] <= flops[0] + positions
 
 
 def test_sizes_that_do_not_fit() -> None:

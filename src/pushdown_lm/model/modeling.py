@@ -426,15 +426,13 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
         following: Tensor,
         keys: Callable[[Tensor], Tensor],
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Log-probabilities of the next tokens' candidates, their positions, and which are legal.
+        """Log-probabilities of the next tokens' candidates, -inf where illegal, the positions of
+        the candidates, and which are legal: three tensors ``(B, C)``.
 
         Args:
             hidden: ``(B, d)``, the last hidden states.
             following: ``(B, e)``, what the head sees of the next tokens.
             keys: gives the head's keys ``(B, C, d)`` at positions ``(B, C)``.
-
-        Returns:
-            Three tensors ``(B, C)``; log-probabilities are -inf where illegal.
         """
         assert self.head is not None
         index, legal = stack.candidates(

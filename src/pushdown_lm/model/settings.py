@@ -48,9 +48,9 @@ class ModelSettings(Section):
     ) = "all"
     """all, none, first:N, last:N, or a list of layer indices. With none the model is a Base-LM:
     the plain language model, or with an attachment head the multi-task LM."""
-    attachment_head: (
-        Literal["mlp", "appendix", "published", "bilinear", "all_positions"] | None
-    ) = "mlp"
+    attachment_head: Literal["mlp", "appendix", "published", "bilinear", "all_positions"] | None = (
+        "mlp"
+    )
     """The variant of the attachment head; null for no head."""
     head_input: Literal["embedding", "lower_layers"] = "embedding"
     """What the head sees of the next token: its embedding, or what the layers below the first
