@@ -13,15 +13,15 @@ import pushdown_lm
 PACKAGE = Path(pushdown_lm.__file__).parent
 FLOORS = [
     {"errors", "registration"},
-    {"console", "files", "machine"},
+    {"console", "files", "machine", "svg"},
     {"trees"},
+    {"viz"},
     {"data"},
     {"model"},
     {"training"},
     {"search"},
     {"corpora"},
     {"evals"},
-    {"viz"},
     {"experiments"},
     {"bench", "integrations"},
     {"cli"},

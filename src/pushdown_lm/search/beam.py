@@ -27,6 +27,7 @@ admits may push out a better one later. Only a beam that drops nothing is exact.
 
 from __future__ import annotations
 
+import html
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -35,10 +36,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pushdown_lm import viz
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.model.modeling import PushdownForCausalLM
 from pushdown_lm.search.decoder import entry_decoder
-from pushdown_lm.trees import Span, Tree, merge_pieces
+from pushdown_lm.trees import Span, Tree, merge_pieces, to_brackets
 from pushdown_lm.trees.oracle import Stack, tree_from_attachments
 
 DEFAULT_BEAM = 300
@@ -46,6 +48,8 @@ DEFAULT_BEAM = 300
 MAX_BEAM = 10**9
 DEFAULT_BATCH_CELLS = 16384
 """Cells, (sentence, entry, token), that are searched at once."""
+SHOWN_TREES = 5
+"""Trees that notebooks list."""
 
 
 class SearchError(PushdownError):
@@ -59,6 +63,11 @@ class ScoredTree:
     tree: Tree
     log_prob: float
     """log p(x, tree), summed over the histories of the beam that close to this tree."""
+
+    def _repr_html_(self) -> str:
+        """What notebooks show."""
+        bits = self.log_prob / math.log(2)
+        return f"{self.tree._repr_html_()}<div>log2 p(x, tree) = {bits:.2f}</div>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +129,33 @@ class SearchResult:
             closed[tree] = _log_add(closed[tree], log_joint)
         best_first = sorted(closed.items(), key=lambda item: -item[1])
         return [ScoredTree(tree, log_prob) for tree, log_prob in best_first]
+
+    def _repr_html_(self) -> str:
+        """What notebooks show; tokens have no names here, only their positions."""
+        words = [str(position) for position in range(1, self.histories.shape[1] + 1)]
+        return self.show(words, [nats / math.log(2) for nats in self.surprisals[:-1]])
+
+    def show(
+        self,
+        words: Sequence[str],
+        bits: Sequence[float],
+        piece_counts: Sequence[int] | None = None,
+    ) -> str:
+        """HTML of the best tree over the words, with their surprisals, and a table of the others.
+
+        ``piece_counts`` as in :meth:`trees`.
+        """
+        trees = self.trees(words, piece_counts)
+        rows = "".join(
+            f"<tr><td>{math.exp(scored.log_prob - self.log_prob):.3f}</td>"
+            f"<td style='text-align:left'>{html.escape(to_brackets(scored.tree))}</td></tr>"
+            for scored in trees[:SHOWN_TREES]
+        )
+        return (
+            f"{viz.parse(trees[0].tree, bits)}<table><caption>log2 p(x) = "
+            f"{self.log_prob / math.log(2):.2f}; the most probable of {len(trees)} parses</caption>"
+            f"<tr><th>probability</th><th style='text-align:left'>parse</th></tr>{rows}</table>"
+        )
 
 
 def posteriors(trees: Sequence[ScoredTree]) -> dict[Span, float]:

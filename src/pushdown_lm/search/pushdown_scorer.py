@@ -31,6 +31,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
+from pushdown_lm import viz
 from pushdown_lm.data.encoding import attach_tokens
 from pushdown_lm.data.text import RULE_KEY, penn_words
 from pushdown_lm.data.tokenization import (
@@ -113,14 +114,29 @@ class Analysis:
     @property
     def words(self) -> list[tuple[str, float]]:
         """The words with the summed surprisals of their tokens in bits, EOS last."""
+        summed = self._summed(self.sentence.word_counts)
+        last = self.tokens[-1].surprisal
+        return [*zip(self.sentence.words, summed, strict=True), (self.end_token, last)]
+
+    @property
+    def leaf_surprisals(self) -> list[float]:
+        """The summed surprisals of the tokens of each leaf, in bits."""
+        return self._summed(self.sentence.leaf_counts)
+
+    def _summed(self, counts: Sequence[int]) -> list[float]:
         bits = [token.surprisal for token in self.tokens]
-        ends = list(accumulate(self.sentence.word_counts, initial=0))
-        summed = [math.fsum(bits[start:end]) for start, end in pairwise(ends)]
-        return [*zip(self.sentence.words, summed, strict=True), (self.end_token, bits[-1])]
+        ends = accumulate(counts, initial=0)
+        return [math.fsum(bits[start:end]) for start, end in pairwise(ends)]
 
     def trees(self) -> list[ScoredTree]:
         """The distinct trees of the beam over the leaves, best first."""
         return self.result.trees(self.sentence.leaves, self.sentence.leaf_counts)
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: the best parse, and how probable it and others are."""
+        return self.result.show(
+            self.sentence.leaves, self.leaf_surprisals, self.sentence.leaf_counts
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +150,10 @@ class AttentionMaps:
     """``(T, T)``, the rows of the stack tape."""
     weights: Tensor
     """``(layers, heads, T, T)``."""
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: the mean over layers and heads."""
+        return viz.attention(self.tokens, self.weights.double().mean((0, 1)))
 
 
 class PushdownScorer:
