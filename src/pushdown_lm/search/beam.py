@@ -30,7 +30,7 @@ from __future__ import annotations
 import html
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -39,7 +39,7 @@ from torch import Tensor
 from pushdown_lm import viz
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.model.modeling import PushdownForCausalLM
-from pushdown_lm.search.decoder import entry_decoder
+from pushdown_lm.search.decoder import EntryDecoder, entry_decoder
 from pushdown_lm.trees import Span, Tree, merge_pieces, to_brackets
 from pushdown_lm.trees.oracle import Stack, tree_from_attachments
 
@@ -210,7 +210,7 @@ def search_batches(
     batch_cells: int = DEFAULT_BATCH_CELLS,
 ) -> Iterator[dict[int, SearchResult]]:
     """As :func:`search`, batch by batch, results by the sentence's number."""
-    _check(model, sentences, beam, threshold)
+    check_search(model, sentences, beam, threshold)
     waiting = sorted(range(len(sentences)), key=lambda number: -len(sentences[number]))
     entries = float(beam)
     training = model.training
@@ -228,12 +228,13 @@ def search_batches(
         model.train(training)
 
 
-def _check(
+def check_search(
     model: PushdownForCausalLM,
     sentences: Sequence[Sequence[int]],
     beam: int,
     threshold: float | None,
 ) -> None:
+    """Raise :class:`SearchError` for what cannot be searched."""
     if model.head is None:
         raise SearchError(
             "expected a model with an attachment head, which chooses parses; this one has none"
@@ -263,7 +264,7 @@ def log_joint(
     model: PushdownForCausalLM, sentence: Sequence[int], attachments: Sequence[int]
 ) -> float:
     """log p(x, r) of one sentence, EOS included, and its attachments ``[0, r_1, ..., r_n, 0]``."""
-    _check(model, [sentence], beam=1, threshold=None)
+    check_search(model, [sentence], beam=1, threshold=None)
     config, device = model.config, model.device
     ids = torch.tensor([config.bos_token_id, *sentence, config.eos_token_id], device=device)
     history = torch.tensor(attachments, device=device)
@@ -303,13 +304,66 @@ class _Beam:
         )
 
 
-@torch.inference_mode()
+@dataclass(frozen=True, slots=True)
+class Expansions:
+    """The legal attachments of x_t by all entries, M of them."""
+
+    score: Tensor
+    """``(M,)``: log p(x_<=t, r_<=t)."""
+    parent: Tensor
+    """``(M,)``: the entry that each one continues."""
+    attachment: Tensor
+    """``(M,)``: r_t."""
+    kept: Tensor
+    """Those that are kept, in order of sentence, then of score."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A search between two tokens: N entries have read x_t."""
+
+    position: int
+    """t."""
+    decoder: EntryDecoder
+    log_prefix: Tensor
+    """``(B,)``: log Z_t."""
+    log_before: Tensor
+    """``(N,)``: log p(x_<t, r_<t)."""
+    score: Tensor
+    """``(N,)``: log p(x_<=t, r_<t)."""
+    histories: Tensor
+    """``(N, t - 1)``: r_<t."""
+    expansions: Expansions | None
+    """What x_t may attach to; None where the last sentence has ended."""
+
+
 def _search_batch(
     model: PushdownForCausalLM,
     sentences: Sequence[Sequence[int]],
     beam_size: int,
     threshold: float | None,
 ) -> list[SearchResult]:
+    moments = search_moments(model, sentences, beam_size, threshold)
+    while True:
+        try:
+            next(moments)
+        except StopIteration as end:
+            return end.value
+
+
+@torch.inference_mode()
+def search_moments(
+    model: PushdownForCausalLM,
+    sentences: Sequence[Sequence[int]],
+    beam_size: int,
+    threshold: float | None,
+    *,
+    keep_predictions: bool = False,
+) -> Generator[Moment, None, list[SearchResult]]:
+    """The search of one batch, stopping after each token; it returns the results.
+
+    ``keep_predictions`` makes the decoder's :meth:`EntryDecoder.prediction` of x_t available.
+    """
     config, device = model.config, model.device
     count, width = len(sentences), max(map(len, sentences)) + 2
     input_ids = torch.full((count, width), config.eos_token_id or 0, device=device)
@@ -330,7 +384,7 @@ def _search_batch(
     num_cells = torch.zeros(count, dtype=torch.long, device=device)
     ended: dict[int, tuple[_Beam, Tensor, Tensor]] = {}
 
-    with entry_decoder(model, input_ids) as decoder:
+    with entry_decoder(model, input_ids, keep_predictions=keep_predictions) as decoder:
         parent = every
         for position in range(1, width):
             hidden, log_prob = decoder.step(beam.sentence, parent, beam.stack)
@@ -344,6 +398,9 @@ def _search_batch(
                 own = beam.sentence == number
                 ended[number] = beam.select(own), open_score[own], hidden[own]
             if ends.all():
+                yield Moment(
+                    position, decoder, log_prefix, open_score, beam.score, beam.history, None
+                )
                 break
             following = decoder.next_tokens(beam.sentence, position)
             scores, index, legal = model.score_candidates(
@@ -352,13 +409,22 @@ def _search_batch(
             expanded = beam.score[:, None] + scores
             choices = (legal & ~ends[:, None]).flatten().nonzero()[:, 0]  # (M,)
             score = expanded.flatten()[choices]
-            sentence = beam.sentence[choices.div(legal.shape[1], rounding_mode="floor")]
+            entry = choices.div(legal.shape[1], rounding_mode="floor")
+            attachment = index.flatten()[choices]
+            sentence = beam.sentence[entry]
             kept = _best_by_sentence(score, sentence, count, beam_size, threshold)
             dropped[:, position] = _dropped_share(score, sentence, kept, log_prefix)
+            yield Moment(
+                position,
+                decoder,
+                log_prefix,
+                open_score,
+                beam.score,
+                beam.history,
+                Expansions(score, entry, attachment, kept),
+            )
 
-            choices = choices[kept]
-            parent = choices.div(legal.shape[1], rounding_mode="floor")
-            attachment = index.flatten()[choices]
+            parent, attachment = entry[kept], attachment[kept]
             beam = beam.select(parent)
             beam.score = score[kept]
             beam.stack = beam.stack.step(attachment)
@@ -400,6 +466,14 @@ def _dropped_share(score: Tensor, sentence: Tensor, kept: Tensor, log_prefix: Te
     return torch.zeros_like(log_prefix).index_add(0, sentence, share)
 
 
+def check_finite(log_prefixes: Tensor) -> None:
+    """Raise :class:`SearchError` unless all prefixes have a probability."""
+    if not log_prefixes.isfinite().all():
+        raise SearchError(
+            "expected finite probabilities, got NaN or infinity: the model's weights are broken"
+        )
+
+
 def _result(
     beam: _Beam,
     open_score: Tensor,
@@ -410,10 +484,7 @@ def _result(
 ) -> SearchResult:
     end = beam.history.shape[1] + 2
     log_prefixes, dropped = log_prefixes[1:end], dropped[1:end]
-    if not log_prefixes.isfinite().all():
-        raise SearchError(
-            "expected finite probabilities, got NaN or infinity: the model's weights are broken"
-        )
+    check_finite(log_prefixes)
     order = beam.score.argsort(descending=True, stable=True)
     return SearchResult(
         log_prefixes=tuple(log_prefixes.tolist()),
