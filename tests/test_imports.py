@@ -22,6 +22,7 @@ FLOORS = [
     {"search"},
     {"corpora"},
     {"evals"},
+    {"explorer"},
     {"experiments"},
     {"bench", "integrations"},
     {"cli"},

@@ -132,11 +132,7 @@ def _units(
         return analysis.words
     texts = [token.text for token in analysis.tokens]
     if not raw:
-        shown = [str(scorer.tokenizer.decode([id])).strip() for id in analysis.sentence.ids]
-        texts = [
-            text if text and "\ufffd" not in text else token
-            for text, token in zip([*shown, ""], texts, strict=True)
-        ]
+        texts[:-1] = scorer.token_texts(analysis.sentence.ids)
     return list(zip(texts, [token.surprisal for token in analysis.tokens], strict=True))
 
 

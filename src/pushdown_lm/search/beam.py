@@ -31,7 +31,7 @@ import html
 import math
 from collections import defaultdict
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -63,6 +63,8 @@ class ScoredTree:
     tree: Tree
     log_prob: float
     """log p(x, tree), summed over the histories of the beam that close to this tree."""
+    history: tuple[int, ...] = field(default=(), compare=False, repr=False)
+    """The most probable of these histories."""
 
     def _repr_html_(self) -> str:
         """What notebooks show."""
@@ -120,6 +122,7 @@ class SearchResult:
         many, and trees over tokens that agree on the words are one tree over words.
         """
         closed: dict[Tree, float] = defaultdict(lambda: -math.inf)
+        best: dict[Tree, tuple[int, ...]] = {}
         pieces = words if piece_counts is None else [""] * sum(piece_counts)
         for history, log_joint in zip(self.histories.tolist(), self.log_joints, strict=True):
             tree = tree_from_attachments([0, *history, 0], pieces)
@@ -127,8 +130,9 @@ class SearchResult:
                 tree = merge_pieces(tree, piece_counts, words)
             tree = Tree(tuple(words), tuple(tree.spans))
             closed[tree] = _log_add(closed[tree], log_joint)
+            best.setdefault(tree, tuple(history))
         best_first = sorted(closed.items(), key=lambda item: -item[1])
-        return [ScoredTree(tree, log_prob) for tree, log_prob in best_first]
+        return [ScoredTree(tree, log_prob, best[tree]) for tree, log_prob in best_first]
 
     def _repr_html_(self) -> str:
         """What notebooks show; tokens have no names here, only their positions."""

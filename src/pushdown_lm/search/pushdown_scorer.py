@@ -325,6 +325,15 @@ class PushdownScorer:
         """The entries of the vocabulary; a model may embed more ids than it has."""
         return tuple(self._backend.id_to_token(token) or f"<{token}>" for token in ids)
 
+    def token_texts(self, ids: Sequence[int]) -> list[str]:
+        """Tokens as text, without the space before them; one that is white space or a part of a
+        character only, as the vocabulary writes it."""
+        texts = [self._backend.decode([token]).strip() for token in ids]
+        return [
+            text if text and "\ufffd" not in text else piece
+            for text, piece in zip(texts, self._pieces(ids), strict=True)
+        ]
+
     def _check_tokens(self, text: str, ids: Sequence[int], offsets: Sequence[Span]) -> None:
         settings = self._encode_words.settings
         for token, (start, end) in zip(ids, offsets, strict=True):
@@ -359,9 +368,12 @@ class PushdownScorer:
             batch_cells=self.batch_cells,
         ):
             yield {
-                number: Analysis(encoded[number], result, self.tokenizer.eos_token)
-                for number, result in batch.items()
+                number: self.analysis(encoded[number], result) for number, result in batch.items()
             }
+
+    def analysis(self, encoded: Encoded, result: SearchResult) -> Analysis:
+        """What was found about a sentence, with its words."""
+        return Analysis(encoded, result, self.tokenizer.eos_token)
 
     def log_prob(self, sentence: Sentence) -> float:
         """log p(x) of one sentence, EOS included: the marginal over the beam, in nats."""
@@ -430,12 +442,16 @@ class PushdownScorer:
         attachments = attach_tokens(tree, encoded.leaf_counts)
         return log_joint(self.model, encoded.ids, attachments)
 
-    @torch.inference_mode()
     def attention(self, sentence: Sentence) -> AttentionMaps:
         """Attention weights and tape under the most probable history."""
         analysis = self.analyse([sentence])[0]
-        attachments = [0, *analysis.result.histories[0].tolist()]
-        ids = [self.model.config.bos_token_id or 0, *analysis.sentence.ids]
+        return self.attend(analysis.sentence.ids, analysis.result.histories[0].tolist())
+
+    @torch.inference_mode()
+    def attend(self, tokens: Sequence[int], history: Sequence[int]) -> AttentionMaps:
+        """Attention weights and tape under a history of the tokens."""
+        attachments = [0, *history]
+        ids = [self.model.config.bos_token_id or 0, *tokens]
         output = self.model(
             torch.tensor([ids], device=self.model.device),
             attachments=torch.tensor([attachments], device=self.model.device),

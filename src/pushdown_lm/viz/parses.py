@@ -19,6 +19,7 @@ def parse(
     *,
     attachments: Sequence[int] | None = None,
     num_read: int | None = None,
+    whole_tape: bool = True,
 ) -> str:
     """The picture of a tree, with the surprisals of its words, in bits, if given.
 
@@ -27,6 +28,7 @@ def parse(
         attachments: ``[0, r_1, ..., r_k]``, of which the tape is drawn; by default those of the
             tree, binarized.
         num_read: how many words a parser has read, as in :func:`pushdown_lm.viz.tree`.
+        whole_tape: all rows of the tape, or the last one only.
     """
     if attachments is None:
         attachments = attachments_from_tree(tree)[:-1]
@@ -39,7 +41,8 @@ def parse(
         svg.label(svg.MARGIN, bottom + 18, "stack tape after", "depth", anchor="start", size=11)
     )
     rows = [row[1:] for row in algorithm1(attachments)[1:]]
-    cells, bottom = tape_band(tree.words, rows, columns, bottom + 26, num_read)
+    first = 0 if whole_tape else max(0, len(rows) - 1)
+    cells, bottom = tape_band(tree.words[first:], rows[first:], columns, bottom + 26)
     return svg.picture(
         columns.right + svg.MARGIN,
         bottom + svg.MARGIN,

@@ -10,6 +10,8 @@ from pushdown_lm.errors import PushdownError
 
 BARS, VALUE = 52, 16
 """Heights of the highest bar and of a row of values."""
+LEAST_SCALE = 8.0
+"""Bits that a bar of full height stands for, or the highest surprisal if that is more."""
 SERIES = ("accent", "depth", "second", "faint")
 """Colors of the models, in order."""
 
@@ -52,7 +54,7 @@ def surprisal_band(
     series = _series(bits)
     marks = entropies or []
     known = [value for values in series.values() for value in values]
-    highest = max([*known, *(mark for mark in marks if mark is not None), 1e-9])
+    highest = max([*known, *(mark for mark in marks if mark is not None), LEAST_SCALE])
     base = top + BARS
     width = 16 if len(series) == 1 else max(6.0, 22 / len(series))
 
