@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import secrets
 import socket
-from collections.abc import Callable, Sequence
-from contextlib import closing
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -52,6 +54,22 @@ def serve(library: Library, *, host: str, port: int, announce: Callable[[str], N
         server = make_server(library, token)
         announce(address(host, listener.getsockname()[1], token))
         server.run(sockets=[listener])
+
+
+@contextmanager
+def serve_in_background(library: Library, *, token: str | None = None) -> Iterator[str]:
+    """A server on a free port of this machine while the block runs; its address."""
+    with closing(open_socket("127.0.0.1", 0)) as listener:
+        server = make_server(library, token)
+        thread = Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        while not server.started and thread.is_alive():
+            time.sleep(0.01)
+        try:
+            yield address("127.0.0.1", listener.getsockname()[1], token)
+        finally:
+            server.should_exit = True
+            thread.join()
 
 
 def make_server(library: Library, token: str | None = None) -> uvicorn.Server:

@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 from pushdown_lm.errors import PushdownError
@@ -164,7 +165,29 @@ class Library:
             self._kept.popitem(last=False)
 
     def describe(self) -> list[dict[str, Any]]:
-        return [scorer.describe() for scorer in self.scorers]
+        """The models with all that decides their answers; `name` is short."""
+        return [
+            {**scorer.describe(), "name": name}
+            for name, scorer in zip(self.names, self.scorers, strict=True)
+        ]
+
+    @property
+    def names(self) -> list[str]:
+        """Short names of the models, all different."""
+        names = [short_name(scorer.name) for scorer in self.scorers]
+        if len(set(names)) == len(names):
+            return names
+        return [f"{number}. {name}" for number, name in enumerate(names, start=1)]
+
+
+def short_name(name: str) -> str:
+    """What to call a model whose name may be a folder.
+
+    >>> [short_name(name) for name in ("english", "runs/mine/model", "models/mine")]
+    ['english', 'mine', 'mine']
+    """
+    parts = [part for part in PurePath(name).parts if part != "model"]
+    return parts[-1] if parts else name
 
 
 def clean(sentence: str, most: int) -> str:

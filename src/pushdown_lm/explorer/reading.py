@@ -3,8 +3,8 @@
 A *record* is a JSON object with a `kind`:
 
     sentence    the tokens, before anything is searched
-    step        one token read and attached: surprisal, expectations, parses, stack, what was dropped
-    result      the whole sentence: its probability, its parses, the rank of the best one at each step
+    step        one token read and attached: what was expected, the parses, the stack, the dropped
+    result      the whole: its probability, and the rank of its best parse at each step
 
 Steps are numbered from 1; the last is that of EOS, which closes the tree. Surprisals and entropies
 are in bits.

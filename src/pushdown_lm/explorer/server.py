@@ -14,11 +14,10 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import asdict
 from importlib.resources import files
-from pathlib import PurePath
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
@@ -45,7 +44,7 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
-EXAMPLES = (
+ENGLISH = (
     "The horse raced past the barn fell.",
     "The old man the boats.",
     "While the cook stirred the soup boiled over.",
@@ -53,11 +52,13 @@ EXAMPLES = (
     "The clerk told the buyer that he had met to wait.",
     "The keys that the guard near the doors lost are here.",
     "She saw the man with the telescope.",
+)
+BUILT_IN = (
     "the boys that the dog likes are happy .",
     "the queen said that she had seen the fox .",
     "the dog near the cats that the boy sees likes the king .",
 )
-"""Of these the page offers those that the first model can read."""
+"""Of English and of the built-in grammar; the page offers what the first model can read."""
 
 
 class ReadRequest(BaseModel):
@@ -80,7 +81,10 @@ def build_app(library: Library, *, token: str | None = None) -> FastAPI:
 
     app = FastAPI(title="pushdown explore", lifespan=lifespan, docs_url=None, redoc_url=None)
     page = {name: (files(__package__) / "page" / name).read_bytes() for name in ASSETS}
-    examples = [text for text in EXAMPLES if _can_read(library, text)]
+    readable = [
+        [text for text in group if _can_read(library, text)] for group in (ENGLISH, BUILT_IN)
+    ]
+    examples = readable[0] or readable[1]
 
     app.add_middleware(Guard, token=token)
 
@@ -156,7 +160,8 @@ def build_app(library: Library, *, token: str | None = None) -> FastAPI:
 
     @app.get("/api/compare.svg")
     async def compare(numbers: Annotated[list[str], Query(alias="reading")]) -> Response:
-        return _svg(compare_picture([find(number) for number in numbers]))
+        readings = [find(number) for number in numbers[: len(library.scorers)]]
+        return _svg(compare_picture(dict(zip(library.names, readings, strict=False))))
 
     return app
 
@@ -171,18 +176,14 @@ async def _lines(library: Library, number: str, reading: Reading) -> AsyncIterat
             yield json.dumps({"kind": "error", "message": str(error)}) + "\n"
 
 
-def compare_picture(readings: Sequence[Reading]) -> str:
+def compare_picture(readings: Mapping[str, Reading]) -> str:
     """The surprisals of the words under several models, side by side."""
-    words = [[word["word"] for word in reading.result_record()["words"]] for reading in readings]
-    if any(other[:-1] != words[0][:-1] for other in words[1:]):
+    words = {name: reading.result_record()["words"] for name, reading in readings.items()}
+    texts = [[word["word"] for word in found[:-1]] for found in words.values()]
+    if any(other != texts[0] for other in texts[1:]):
         raise PushdownError("expected readings of one sentence")
-    bits = {
-        f"{number}. {PurePath(reading.scorer.name).name}": [
-            word["surprisal"] for word in reading.result_record()["words"]
-        ]
-        for number, reading in enumerate(readings, start=1)
-    }
-    return viz.surprisals(words[0], bits)
+    bits = {name: [word["surprisal"] for word in found] for name, found in words.items()}
+    return viz.surprisals([*texts[0], "end"], bits)
 
 
 def _can_read(library: Library, sentence: str) -> bool:
@@ -221,9 +222,7 @@ class Guard:
         elif not request.url.path.startswith("/page/"):
             given = request.query_params.get("token", "")
             if not hmac.compare_digest(given.encode(), self.token.encode()):
-                return _error(
-                    403, "expected the token in the address that `pushdown explore` shows"
-                )
+                return _error(403, "expected the token of the address that was shown")
         length = request.headers.get("content-length", "")
         if request.method == "POST" and not (length.isdecimal() and int(length) <= MAX_BODY):
             return _error(413, f"expected a request of at most {MAX_BODY} bytes")

@@ -7,6 +7,7 @@ const token = new URLSearchParams(location.search).get("token");
 const THEMES = ["system", "light", "dark"];
 const BEAMS = [1, 10, 50, 100, 300];
 const PLAY_MILLISECONDS = 700;
+const MOST_SCALE = 1.3;      // of a tree, where there is room
 
 let models = [];
 let readings = [];          // one for each model
@@ -55,8 +56,12 @@ function draw(place, svg) {
 }
 
 const bits = (value) => `${value.toFixed(1)} bits`;
-const percent = (value) =>
-  value >= 0.9995 ? "100%" : value >= 0.001 ? `${(100 * value).toFixed(1)}%` : value.toExponential(0);
+
+/** A probability; small ones keep one digit: 64.3%, 0.002%, 0%. */
+function percent(value) {
+  if (value >= 0.0005) return `${(100 * value).toFixed(1)}%`;
+  return value < 1e-8 ? "0%" : `${(100 * value).toFixed(1 - Math.floor(Math.log10(100 * value)) - 1)}%`;
+}
 
 /** A row with a probability, a bar and a text. */
 function share(probability, text) {
@@ -74,8 +79,10 @@ class Reading {
   constructor(model, number) {
     this.number = number;
     this.element = $("#reading").content.firstElementChild.cloneNode(true);
-    this.name = model.model;
-    $(".model", this.element).textContent = this.name;
+    const name = $(".model", this.element);
+    name.textContent = model.name;
+    name.title = model.model;
+    this.element.setAttribute("aria-label", model.name);
     this.status = $(".status", this.element);
     this.tree = $(".figure.tree", this.element);
     for (const name of ["tape", "attention"]) {
@@ -145,7 +152,7 @@ class Reading {
       arrived();
     } else if (record.kind === "result") {
       this.result = record;
-      const lost = record.lost_bits > 0.005 ? `, about ${bits(record.lost_bits)} lost by the search` : "";
+      const lost = record.lost_bits >= 0.05 ? `, about ${bits(record.lost_bits)} lost by the search` : "";
       this.say(`log2 p = ${record.log2_prob.toFixed(2)}${lost}; ${record.seconds.toFixed(2)} s`);
       this.offer();
       arrived();
@@ -166,6 +173,7 @@ class Reading {
     const kind = (layer) => (this.result.pushdown_layers.includes(layer) ? "" : ", no tape");
     fill("layer", Array.from({ length: this.result.layers }, (_, n) => `${n + 1}${kind(n)}`), "all");
     fill("head", Array.from({ length: this.result.heads }, (_, n) => `${n + 1}`), "mean");
+    $(".controls .token", this.element).value = Math.min(this.shown, this.sentence.tokens.length);
     $(".downloads", this.element).hidden = false;
     this.url("json", "reading.json");
     this.url("tsv", "reading.tsv");
@@ -192,7 +200,9 @@ class Reading {
   show(position, rank = 0) {
     const step = this.steps[position - 1];
     if (!step) return;
-    if (position !== this.shown) $(".controls .token", this.element).value = position;
+    if (position !== this.shown && this.result) {
+      $(".controls .token", this.element).value = Math.min(position, this.sentence.tokens.length);
+    }
     this.shown = position;
     this.rank = Math.min(rank, step.parses.length - 1);
     this.showTree(step);
@@ -211,11 +221,16 @@ class Reading {
 
   place(picture) {
     draw(this.tree, picture);
-    this.height = Math.max(this.height, this.tree.firstElementChild.height.baseVal.value);
+    const svg = this.tree.firstElementChild;
+    const [width, height] = [svg.width.baseVal.value, svg.height.baseVal.value];
+    const scale = Math.min(MOST_SCALE, Math.max(1, this.tree.clientWidth / width));
+    svg.setAttribute("width", scale * width);
+    svg.setAttribute("height", scale * height);
+    this.height = Math.max(this.height, scale * height);
     this.tree.style.minHeight = `${this.height}px`;
-    const current = $("text.accent[font-weight]", this.tree);
+    const current = $("text.accent[font-weight]", svg);
     if (current && this.tree.scrollWidth > this.tree.clientWidth) {
-      this.tree.scrollLeft = Number(current.getAttribute("x")) - this.tree.clientWidth / 2;
+      this.tree.scrollLeft = scale * current.getAttribute("x") - this.tree.clientWidth / 2;
     }
   }
 
