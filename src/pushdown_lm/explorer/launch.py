@@ -53,7 +53,10 @@ def serve(library: Library, *, host: str, port: int, announce: Callable[[str], N
     with closing(open_socket(host, port)) as listener:
         server = make_server(library, token)
         announce(address(host, listener.getsockname()[1], token))
-        server.run(sockets=[listener])
+        try:
+            server.run(sockets=[listener])
+        finally:
+            library.close()
 
 
 @contextmanager

@@ -221,10 +221,9 @@ class Reading:
 
     def history(self, position: int, rank: int) -> tuple[int, ...]:
         """The attachments of the parse at a step that has a rank, from 0."""
+        histories = list(self._step(position).histories)
         if position > len(self.tokens):
             histories = [scored.history for scored in self.trees[:SHOWN]]
-        else:
-            histories = list(self._step(position).histories)
         if not 0 <= rank < len(histories):
             raise PushdownError(f"rank: expected 0 to {len(histories) - 1}, got {rank}")
         return histories[rank]

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hmac
 import json
 from collections.abc import AsyncIterator, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from dataclasses import asdict
 from importlib.resources import files
 from typing import Annotated, Any
@@ -74,12 +74,7 @@ class ReadRequest(BaseModel):
 def build_app(library: Library, *, token: str | None = None) -> FastAPI:
     """The application; ``token``, if any, is needed for all but the page's script and style."""
 
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        yield
-        library.close()
-
-    app = FastAPI(title="pushdown explore", lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(title="pushdown explore", docs_url=None, redoc_url=None, openapi_url=None)
     page = {name: (files(__package__) / "page" / name).read_bytes() for name in ASSETS}
     readable = [
         [text for text in group if _can_read(library, text)] for group in (ENGLISH, BUILT_IN)
