@@ -13,7 +13,7 @@ import hashlib
 import time
 import unicodedata
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -130,7 +130,7 @@ class Library:
         self._kept.move_to_end(number)
         return self._kept[number]
 
-    async def read(self, number: str, reading: Reading) -> AsyncIterator[Record]:
+    async def read(self, number: str, reading: Reading) -> AsyncGenerator[Record, None]:
         """The records of a reading as they become known; closing the iterator ends the search."""
         if reading.is_whole:
             for record in reading.records():
@@ -142,8 +142,8 @@ class Library:
             async for ahead in self.line.wait(ticket):
                 yield {"kind": "waiting", "ahead": ahead}
             began = time.monotonic()
-            while (record := await self._next(records)) is not None:
-                yield record
+            while (found := await self._next(records)) is not None:
+                yield found
                 seconds = time.monotonic() - began
                 if seconds > self.limits.seconds and not reading.is_whole:
                     raise PushdownError(

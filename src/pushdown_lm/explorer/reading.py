@@ -16,7 +16,7 @@ import csv
 import io
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from typing import Any
@@ -71,7 +71,7 @@ class Reading:
 
     # -------------------------------------------------------------- records
 
-    def read(self) -> Iterator[Record]:
+    def read(self) -> Generator[Record, None, None]:
         """Search, and tell the records as they become known."""
         began = time.perf_counter()
         yield self.sentence_record()
