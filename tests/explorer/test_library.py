@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pushdown_lm.errors import PushdownError
-from pushdown_lm.explorer.library import BusyError, Library, Limits, Line, clean
+from pushdown_lm.explorer.library import Library, Limits, Line, clean
 from pushdown_lm.explorer.reading import Record
 from pushdown_lm.search.pushdown_scorer import PushdownScorer
 from tests.explorer.conftest import LIMITS
@@ -74,7 +74,7 @@ def test_first_come_first_served() -> None:
         assert order == ["a", "b1", "b", "c2", "c1", "c"]
         assert len(line) == 0
         tickets = [line.enter() for _ in range(3)]
-        with pytest.raises(BusyError, match="3 sentences are waiting already"):
+        with pytest.raises(PushdownError, match="3 sentences are waiting already"):
             line.enter()
         line.leave(tickets[1])
         line.enter()

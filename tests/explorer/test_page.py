@@ -29,6 +29,7 @@ FLAGS = (
 )
 SECONDS = 30_000
 """To wait, in milliseconds, on a machine that is busy."""
+playwright.expect.set_options(timeout=SECONDS)
 SENTENCE = "the dog that she has seen is here ."
 
 
@@ -89,7 +90,7 @@ def read(page: Any, sentence: str) -> None:
 
 def finished(page: Any) -> None:
     for status in page.get_by_role("status").all():
-        playwright.expect(status).to_contain_text("log2 p", timeout=SECONDS)
+        playwright.expect(status).to_contain_text("log2 p")
 
 
 def words(page: Any, number: int = 0) -> list[str]:
@@ -167,11 +168,11 @@ def test_tape_and_attention(page: Any, one_model: str) -> None:
     page.get_by_text("Attention", exact=True).click()
     title = page.locator(".attention svg title")
     playwright.expect(title).to_contain_text("attention of . on the tokens before it")
-    page.get_by_label("Token", exact=True).select_option("2")
+    page.locator("select.token").select_option("2")
     playwright.expect(title).to_contain_text("attention of dog on")
-    page.get_by_label("Layer").select_option("1")
+    page.locator("select.layer").select_option("1")
     playwright.expect(title).to_contain_text("attention: <s> most on <s>")
-    page.get_by_label("Head").select_option("0")
+    page.locator("select.head").select_option("0")
     assert page.locator(".attention svg rect").count() > 40
 
 
@@ -272,7 +273,7 @@ def test_narrow_screens_light_and_dark(
     width = page.evaluate("() => document.documentElement.scrollWidth")
     assert width <= 360
     background = page.evaluate("() => getComputedStyle(document.body).backgroundColor")
-    ink = page.evaluate("() => getComputedStyle(document.querySelector('.figure .ink')).fill")
+    ink = page.evaluate("() => getComputedStyle(document.querySelector('.figure text.ink')).fill")
     brightness = [sum(map(int, re.findall(r"\d+", color)[:3])) / 3 for color in (background, ink)]
     assert (brightness[0] > brightness[1]) == (scheme == "light")
     page.get_by_role("button", name="Theme: system").click()

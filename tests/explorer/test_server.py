@@ -98,8 +98,8 @@ def test_records_are_streamed_before_the_end(address: str) -> None:
     [
         "tree.svg?step=2",
         "tape.svg?step=3&rank=1",
-        "attention.svg?token=2",
-        "attention.svg?token=2&layer=1&head=0",
+        "attention.svg?position=2",
+        "attention.svg?position=2&layer=1&head=0",
         "parse.svg?step=2",
     ],
 )

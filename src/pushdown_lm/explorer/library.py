@@ -44,10 +44,6 @@ class Limits:
     """Sentences whose results are kept."""
 
 
-class BusyError(PushdownError):
-    """The line is full."""
-
-
 class Line:
     """First come, first served."""
 
@@ -61,7 +57,9 @@ class Line:
     def enter(self) -> asyncio.Event:
         """A ticket, which has to be given back with :meth:`leave`."""
         if len(self._tickets) >= self.capacity:
-            raise BusyError(f"{len(self._tickets)} sentences are waiting already; try again later")
+            raise PushdownError(
+                f"{len(self._tickets)} sentences are waiting already; try again later"
+            )
         self._tickets.append(asyncio.Event())
         return self._tickets[-1]
 

@@ -17,7 +17,7 @@ import io
 import math
 import time
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import asdict
+from contextlib import closing
 from functools import cached_property
 from typing import Any
 
@@ -75,22 +75,22 @@ class Reading:
         """Search, and tell the records as they become known."""
         began = time.perf_counter()
         yield self.sentence_record()
-        steps = search_steps(
+        search = search_steps(
             self.scorer.model,
             self.encoded.ids,
             beam=self.beam,
             threshold=self.threshold,
             shown=SHOWN,
         )
-        while True:
-            try:
-                step = next(steps)
-            except StopIteration as end:
-                self.analysis = self.scorer.analysis(self.encoded, end.value)
-                break
-            self.steps.append(step)
-            if step.position <= len(self.tokens):
-                yield self.step_record(step.position)
+        with closing(search) as steps:
+            while self.analysis is None:
+                try:
+                    self.steps.append(next(steps))
+                except StopIteration as end:
+                    self.analysis = self.scorer.analysis(self.encoded, end.value)
+                else:
+                    if len(self.steps) <= len(self.tokens):
+                        yield self.step_record(len(self.steps))
         yield self.step_record(len(self.steps))
         best = self.history(len(self.steps), 0)
         self.attention = self.scorer.attend(self.encoded.ids, best)
@@ -246,18 +246,18 @@ class Reading:
         rows = [row[1:] for row in algorithm1([0, *self.history(position, rank)])[1:]]
         return viz.tape(self.tokens, rows, marked=min(position, len(self.tokens)))
 
-    def attention_picture(self, token: int, layer: int | None, head: int | None) -> str:
+    def attention_picture(self, position: int, layer: int | None, head: int | None) -> str:
         """Attention under the best parse: of all heads at a token, of one head, or a mean.
 
         Args:
-            token: the position of a token; 0 is ROOT.
+            position: of the token that attends; 0 is ROOT.
             layer: from 0; None for all layers.
             head: from 0; None for the mean over the heads of the layer.
         """
         weights = self._whole()[1].weights
         words = [self.scorer.tokenizer.bos_token, *self.tokens]
         if layer is None:
-            return viz.attention(words, weights, marked=token)
+            return viz.attention(words, weights, marked=position)
         for name, number, size in (
             ("layer", layer, len(weights)),
             ("head", head, weights.shape[1]),
@@ -265,7 +265,7 @@ class Reading:
             if number is not None and not 0 <= number < size:
                 raise PushdownError(f"{name}: expected 0 to {size - 1}, got {number}")
         chosen = weights[layer].mean(0) if head is None else weights[layer, head]
-        return viz.attention(words, chosen, marked=token)
+        return viz.attention(words, chosen, marked=position)
 
     def _tree(self, position: int, history: Sequence[int]) -> Tree:
         if position > len(self.tokens):
@@ -283,7 +283,7 @@ class Reading:
             "model": self.scorer.describe(),
             "sentence": self.sentence_record(),
             "steps": steps,
-            "histories": [asdict(step)["histories"] for step in self.steps],
+            "histories": [step.histories for step in self.steps],
             "result": self.result_record(),
         }
 

@@ -29,7 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pushdown_lm import viz
 from pushdown_lm.errors import PushdownError
-from pushdown_lm.explorer.library import LOOPBACK, BusyError, Library
+from pushdown_lm.explorer.library import LOOPBACK, Library
 from pushdown_lm.explorer.reading import Reading
 
 MAX_BODY = 64 * 1024
@@ -85,7 +85,7 @@ def build_app(library: Library, *, token: str | None = None) -> FastAPI:
 
     @app.exception_handler(PushdownError)
     async def bad_input(_: Request, error: PushdownError) -> Response:
-        return _error(503 if isinstance(error, BusyError) else 422, str(error))
+        return _error(422, str(error))
 
     @app.exception_handler(RequestValidationError)
     async def bad_request(_: Request, error: RequestValidationError) -> Response:
@@ -135,9 +135,9 @@ def build_app(library: Library, *, token: str | None = None) -> FastAPI:
 
     @app.get("/api/readings/{number}/attention.svg")
     async def attention(
-        number: str, token: int, layer: int | None = None, head: int | None = None
+        number: str, position: int, layer: int | None = None, head: int | None = None
     ) -> Response:
-        return _svg(find(number).attention_picture(token, layer, head))
+        return _svg(find(number).attention_picture(position, layer, head))
 
     @app.get("/api/readings/{number}/parse.svg")
     async def parse(number: str, step: int, rank: int = 0) -> Response:

@@ -98,6 +98,7 @@ class Reading {
     this.sentence = null;
     this.steps = [];
     this.result = null;
+    this.failed = false;
     this.rank = 0;
     this.shown = 0;
     this.height = 0;
@@ -134,9 +135,9 @@ class Reading {
         rest = lines.pop();
         for (const line of lines) this.take(JSON.parse(line));
       }
-      if (!this.result && !this.failed) throw new Error("The connection was lost.");
+      if (!this.result && !this.failed) this.fail("The connection was lost.");
     } catch (error) {
-      if (error.name !== "AbortError") this.say(error.message, true);
+      if (error.name !== "AbortError") this.fail(error.message);
     }
   }
 
@@ -145,7 +146,6 @@ class Reading {
       this.say(`waiting: ${record.ahead} ahead`);
     } else if (record.kind === "sentence") {
       this.sentence = record;
-      this.failed = false;
     } else if (record.kind === "step") {
       this.steps.push(record);
       this.say(`reading: ${this.steps.length} of ${this.sentence.tokens.length + 1}`);
@@ -157,9 +157,14 @@ class Reading {
       this.offer();
       arrived();
     } else if (record.kind === "error") {
-      this.failed = true;
-      this.say(record.message, true);
+      this.fail(record.message);
     }
+  }
+
+  fail(message) {
+    this.failed = true;
+    this.say(message, true);
+    if (this.sentence || readings.length > 1) arrived();
   }
 
   /** What a sentence that is read to its end makes possible: downloads and attention. */
@@ -311,7 +316,7 @@ class Reading {
     if (open("attention")) {
       const marked = Math.min(Number(value("token")), this.sentence.tokens.length);
       this.fetchFigure($(".attention .figure", this.element), "attention.svg",
-        { token: marked, layer: value("layer"), head: value("layer") === "" ? "" : value("head") });
+        { position: marked, layer: value("layer"), head: value("layer") === "" ? "" : value("head") });
     }
   }
 
@@ -333,9 +338,12 @@ class Reading {
 const slider = $("#slider");
 let follows = true;         // show each step as it arrives
 
-/** A step or a result has arrived. */
+/** The model whose tokens the slider counts: the first that can read the sentence. */
+const leader = () => readings.find((reading) => !reading.failed) || readings[0];
+
+/** A step, a result or an error has arrived. */
 function arrived() {
-  const first = readings[0];
+  const first = leader();
   $("#replay").hidden = first.steps.length === 0;
   slider.max = Math.max(1, first.steps.length);
   if (wanted.step && first.steps.length >= wanted.step) {
@@ -352,7 +360,8 @@ function arrived() {
 /** Show the step of the slider, and as much of the text in the other model. */
 function moved() {
   const position = Number(slider.value);
-  const [first, ...others] = readings;
+  const first = leader();
+  const others = readings.filter((reading) => reading !== first);
   const step = first.steps[position - 1];
   if (!step) return;
   first.show(position, position === first.shown ? first.rank : 0);
