@@ -25,9 +25,7 @@ from pushdown_lm.explorer.launch import serve_in_background
 from pushdown_lm.explorer.library import Library
 from pushdown_lm.search.pushdown_scorer import PushdownScorer
 
-SENTENCE = (
-    "the {} that the old farmer had seen near the river was not afraid of the dogs in the yard ."
-)
+SENTENCE = "the {} that the farmer had seen near the river was not afraid of the dogs in the yard ."
 """20 words."""
 NAMES = (
     *("fox", "horse", "man", "woman", "child", "bird", "cat", "girl", "boy", "king", "queen"),

@@ -16,11 +16,11 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import Any
 
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.explorer.reading import Reading, Record
+from pushdown_lm.search.loading import model_names
 from pushdown_lm.search.pushdown_scorer import PushdownScorer
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -172,20 +172,7 @@ class Library:
     @property
     def names(self) -> list[str]:
         """Short names of the models, all different."""
-        names = [short_name(scorer.name) for scorer in self.scorers]
-        if len(set(names)) == len(names):
-            return names
-        return [f"{number}. {name}" for number, name in enumerate(names, start=1)]
-
-
-def short_name(name: str) -> str:
-    """What to call a model whose name may be a folder.
-
-    >>> [short_name(name) for name in ("english", "runs/mine/model", "models/mine")]
-    ['english', 'mine', 'mine']
-    """
-    parts = [part for part in PurePath(name).parts if part != "model"]
-    return parts[-1] if parts else name
+        return list(model_names(scorer.name for scorer in self.scorers))
 
 
 def clean(sentence: str, most: int) -> str:
