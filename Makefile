@@ -52,8 +52,9 @@ outputs: $(STAMP)
 
 # The picture of the README, by the model of `make demo`.
 picture: $(STAMP)
-	$(BIN)/python -m pushdown_lm.viz.tree_svg runs/demo/seed0/demo/model \
-		'the boys that the dog likes are happy .' docs/images/tree.svg
+	echo 'the boys that the dog likes are happy .' | \
+		$(BIN)/pushdown parse runs/demo/seed0/demo/model --pretokenised --svg runs/demo/pictures
+	cp runs/demo/pictures/1.svg docs/images/tree.svg
 
 $(STAMP): pyproject.toml constraints.txt models/english/pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

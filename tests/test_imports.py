@@ -13,15 +13,16 @@ import pushdown_lm
 PACKAGE = Path(pushdown_lm.__file__).parent
 FLOORS = [
     {"errors", "registration"},
-    {"console", "files", "machine"},
+    {"console", "files", "machine", "svg"},
     {"trees"},
+    {"viz"},
     {"data"},
     {"model"},
     {"training"},
     {"search"},
     {"corpora"},
     {"evals"},
-    {"viz"},
+    {"explorer"},
     {"experiments"},
     {"bench", "integrations"},
     {"cli"},

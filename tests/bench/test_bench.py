@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from pushdown_lm.bench import adapt as bench_adapt
+from pushdown_lm.bench import explore as bench_explore
 from pushdown_lm.bench import measure
 from pushdown_lm.bench import search as bench_search
 from pushdown_lm.bench import train as bench_train
@@ -128,3 +129,14 @@ def test_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert "small" in shown
     assert "time ratio" in shown
     assert "1.5" in shown
+
+
+def test_explore_bench() -> None:
+    found = bench_explore.run(None, requests=2, beam=3, threshold=5.0)
+    alone, at_once = found
+    assert alone["words"] == 20
+    assert 0 < alone["first_parse_seconds"] <= alone["whole_parse_seconds"]
+    assert at_once["case"] == "2 at once"
+    assert 0 < at_once["answer_seconds_longest"] <= at_once["wait_seconds_longest"]
+    assert 0 < at_once["page_seconds_median"] <= at_once["page_seconds_longest"]
+    assert len({bench_explore.sentence(number) for number in range(50)}) == 50

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from pushdown_lm import viz
 from pushdown_lm.bench import search as bench_search
 from pushdown_lm.cli import search as search_commands
 from pushdown_lm.cli.formats import joint_row
@@ -442,3 +443,37 @@ def test_bench_prints_its_ratios(pushdown: Pushdown, monkeypatch: pytest.MonkeyP
     assert record["pruned_cells"] < record["cells"]
     assert record["pruning_lost_nats"] <= 2 * bench_search.LOST_NATS
     assert pushdown("bench", "search", "absent").code == 2
+
+
+# ------------------------------------------------------------------ pictures
+
+
+def test_parses_are_drawn(pushdown: Pushdown, bpe: Path, tmp_path: Path) -> None:
+    plain = pushdown("parse", bpe, "--beam", 5, stdin=text(LINES))
+    run = pushdown("parse", bpe, "--beam", 5, "--svg", tmp_path / "best", stdin=text(LINES))
+    assert (run.code, run.out) == (0, plain.out)
+    assert sorted(path.name for path in (tmp_path / "best").iterdir()) == [
+        f"{number}.svg" for number in (1, 2, 3)
+    ]
+    analysis = PushdownScorer.from_pretrained(bpe, beam=5, threshold=10.0).analyse(LINES[:1])[0]
+    expected = viz.parse(analysis.trees()[0].tree, analysis.leaf_surprisals)
+    assert (tmp_path / "best" / "1.svg").read_text() == expected
+
+
+def test_pictures_of_several_parses_have_ranks(
+    pushdown: Pushdown, bpe: Path, tmp_path: Path
+) -> None:
+    options = ("--n-best", 2, "--posteriors", "--keep-going", "--svg", tmp_path)
+    run = pushdown("parse", bpe, *options, stdin=b"\xff\nthe dog barks\n")
+    assert run.code == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["2-1.svg", "2-2.svg"]
+    assert re.search(r">[01]\.\d{3}</text>", (tmp_path / "2-1.svg").read_text())
+
+
+def test_a_file_in_place_of_the_pictures_is_refused(
+    pushdown: Pushdown, bpe: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    run = pushdown("parse", bpe, "--svg", tmp_path / "file", stdin="the dog\n")
+    assert run.code == 2
+    assert "expected a folder to write to, found a file" in run.err

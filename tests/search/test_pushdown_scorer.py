@@ -12,6 +12,7 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, pipeline
 
+from pushdown_lm import viz
 from pushdown_lm.data.build import DataOptions, build_data
 from pushdown_lm.data.encoding import attach_tokens
 from pushdown_lm.data.tokenization import (
@@ -315,3 +316,29 @@ def test_a_tokenizer_with_more_entries_than_the_model(
 ) -> None:
     with pytest.raises(ModelFolderError, match="the tokenizer has 280 entries, but the model"):
         PushdownScorer(word.model, bpe.tokenizer)
+
+
+# ------------------------------------------------------------------ notebooks
+
+
+def test_notebooks_show_analyses(bpe: PushdownScorer) -> None:
+    analysis = bpe.analyse([TEXT])[0]
+    best, *_ = trees = analysis.trees()
+    shown = analysis._repr_html_()
+    assert shown.startswith(viz.parse(best.tree, analysis.leaf_surprisals))
+    assert shown.count("<tr>") == 1 + min(5, len(trees))
+    posterior = math.exp(best.log_prob - analysis.log_prob)
+    assert f"<td>{posterior:.3f}</td>" in shown
+    assert math.fsum(analysis.leaf_surprisals) == pytest.approx(
+        math.fsum(token.surprisal for token in analysis.tokens[:-1])
+    )
+
+
+def test_notebooks_show_trees_results_and_attention(word: PushdownScorer) -> None:
+    analysis = word.analyse([["the", "dog"]])[0]
+    scored = analysis.trees()[0]
+    assert scored._repr_html_().startswith(viz.tree(scored.tree))
+    assert ">1</text>" in analysis.result._repr_html_()
+    maps = word.attention(["the", "dog"])
+    mean = maps.weights.double().mean((0, 1))
+    assert maps._repr_html_() == viz.attention(maps.tokens, mean)

@@ -21,6 +21,7 @@ from pushdown_lm.cli import (
     corpus,
     data,
     demo,
+    explore,
     finetune,
     reproduce,
     search,
@@ -54,6 +55,7 @@ app.command()(convert.convert)
 app.command()(convert.import_published)
 app.command()(finetune.finetune)
 app.command()(demo.demo)
+app.command()(explore.explore)
 for command in (search.score, search.surprisal, search.parse, search.generate):
     app.command()(command)
 

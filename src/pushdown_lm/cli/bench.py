@@ -119,3 +119,25 @@ def suites(
     from pushdown_lm.bench.measure import report
 
     report(bench_suites.run(data, model, beam, threshold, limit), json)
+
+
+@app.command()
+def explore(
+    model: Annotated[
+        str | None,
+        typer.Option(help="A folder or the name of an installed model; by default a random one."),
+    ] = None,
+    requests: Annotated[int, typer.Option(min=1, help="Sentences that are asked at once.")] = 20,
+    beam: Annotated[int, typer.Option(min=1)] = 50,
+    threshold: Annotated[float, typer.Option(metavar="NATS")] = 10.0,
+    json: Json = False,
+) -> None:
+    """The explorer: seconds until a parse shows, and until the page answers under load.
+
+    pushdown bench explore --model runs/demo/seed0/demo/model
+    """
+    from pushdown_lm.bench import explore as bench_explore
+    from pushdown_lm.bench.measure import report
+
+    found = bench_explore.run(model, requests=requests, beam=beam, threshold=threshold)
+    report(found, json)

@@ -7,8 +7,11 @@ import json
 import math
 from collections.abc import Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from pushdown_lm import viz
+from pushdown_lm.files import atomic_write
 from pushdown_lm.trees import Tree, draw, to_brackets
 
 if TYPE_CHECKING:
@@ -129,11 +132,7 @@ def _units(
         return analysis.words
     texts = [token.text for token in analysis.tokens]
     if not raw:
-        shown = [str(scorer.tokenizer.decode([id])).strip() for id in analysis.sentence.ids]
-        texts = [
-            text if text and "\ufffd" not in text else token
-            for text, token in zip([*shown, ""], texts, strict=True)
-        ]
+        texts[:-1] = scorer.token_texts(analysis.sentence.ids)
     return list(zip(texts, [token.surprisal for token in analysis.tokens], strict=True))
 
 
@@ -168,6 +167,19 @@ def write_trees(
             print(line, rank, _cell(log2_prob), to_brackets(tree), sep="\t", file=file)
         else:
             print(to_brackets(tree), file=file)
+
+
+def write_pictures(
+    folder: Path, line: int, analysis: Analysis, n_best: int, posteriors: bool
+) -> None:
+    """One SVG file per tree: LINE.svg, or LINE-RANK.svg if there may be several."""
+    trees = analysis.trees()
+    probabilities = _probabilities(trees) if posteriors else None
+    for rank, scored in enumerate(trees[:n_best], start=1):
+        name = f"{line}.svg" if n_best == 1 else f"{line}-{rank}.svg"
+        tree = scored.tree if probabilities is None else _label(scored.tree, probabilities)
+        with atomic_write(folder / name) as file:
+            file.write(viz.parse(tree, analysis.leaf_surprisals))
 
 
 def _probabilities(trees: Sequence[ScoredTree]) -> dict[tuple[int, int], float]:

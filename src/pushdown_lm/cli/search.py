@@ -30,6 +30,7 @@ from pushdown_lm.cli.formats import (
     joint_row,
     marginal_row,
     surprisal_rows,
+    write_pictures,
     write_sample,
     write_trees,
 )
@@ -46,7 +47,7 @@ from pushdown_lm.cli.resumable import Output, resumable_output
 from pushdown_lm.cli.sentences import ModelAndSentences, Source, model_and_sentences
 from pushdown_lm.console import progress, show_loading
 from pushdown_lm.errors import PushdownError
-from pushdown_lm.files import atomic_write, check_writable
+from pushdown_lm.files import atomic_write, check_folder_writable, check_writable
 from pushdown_lm.search.packaged import DEFAULT_MODEL
 
 if TYPE_CHECKING:
@@ -190,19 +191,29 @@ def parse(
     allow_unknown: AllowUnknown = False,
     keep_going: KeepGoing = False,
     format: Annotated[TreeFormat, typer.Option()] = TreeFormat.brackets,
+    svg: Annotated[
+        Path | None,
+        typer.Option("--svg", metavar="FOLDER", help="Also draw each tree, into FOLDER/LINE.svg."),
+    ] = None,
 ) -> None:
     """The most probable tree of each sentence.
 
     Trees are over words: subwords are merged, and constituents that a parse leaves open are closed
     by EOS. With `--n-best`, each line of brackets starts with the number of the input line, the
     rank and log2 p(x, tree). With `--posteriors`, constituents are labeled with their probabilities
-    over the beam. In brackets, a line that was left out gives an empty line.
+    over the beam. In brackets, a line that was left out gives an empty line. With `--svg`, pictures
+    of the trees, the surprisals of the words and the stack tapes are written into a folder: 1.svg
+    for the first line, or 1-1.svg, 1-2.svg and so on with `--n-best`.
 
     pushdown parse 'The horse raced past the barn fell .' --format text
 
     pushdown parse runs/demo/seed0/demo/model sentences.txt --n-best 5 --posteriors
+
+    pushdown parse runs/demo/seed0/demo/model sentences.txt --svg pictures
     """
     model, source = model_and_sentences(arguments)
+    if svg is not None:
+        check_folder_writable(svg)
     task = _Task.open(
         source,
         out,
@@ -213,6 +224,7 @@ def parse(
             "posteriors": posteriors,
             "pretokenised": pretokenised,
             "format": format,
+            "svg": None if svg is None else str(svg),
         },
     )
     scorer = _load(model, beam, None if exact else threshold, allow_unknown)
@@ -220,6 +232,8 @@ def parse(
         for analyses in task.analyse(scorer, pretokenised, output, "Parsing"):
             for line, analysis in analyses:
                 write_trees(output.file, line, analysis, format, n_best, posteriors)
+                if svg is not None and analysis is not None:
+                    write_pictures(svg, line, analysis, n_best, posteriors)
     task.exit()
 
 

@@ -27,18 +27,20 @@ admits may push out a better one later. Only a beam that drops nothing is exact.
 
 from __future__ import annotations
 
+import html
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from pushdown_lm import viz
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.model.modeling import PushdownForCausalLM
-from pushdown_lm.search.decoder import entry_decoder
-from pushdown_lm.trees import Span, Tree, merge_pieces
+from pushdown_lm.search.decoder import EntryDecoder, entry_decoder
+from pushdown_lm.trees import Span, Tree, merge_pieces, to_brackets
 from pushdown_lm.trees.oracle import Stack, tree_from_attachments
 
 DEFAULT_BEAM = 300
@@ -46,6 +48,8 @@ DEFAULT_BEAM = 300
 MAX_BEAM = 10**9
 DEFAULT_BATCH_CELLS = 16384
 """Cells, (sentence, entry, token), that are searched at once."""
+SHOWN_TREES = 5
+"""Trees that notebooks list."""
 
 
 class SearchError(PushdownError):
@@ -59,6 +63,13 @@ class ScoredTree:
     tree: Tree
     log_prob: float
     """log p(x, tree), summed over the histories of the beam that close to this tree."""
+    history: tuple[int, ...] = field(default=(), compare=False, repr=False)
+    """The most probable of these histories."""
+
+    def _repr_html_(self) -> str:
+        """What notebooks show."""
+        bits = self.log_prob / math.log(2)
+        return f"{self.tree._repr_html_()}<div>log2 p(x, tree) = {bits:.2f}</div>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +122,7 @@ class SearchResult:
         many, and trees over tokens that agree on the words are one tree over words.
         """
         closed: dict[Tree, float] = defaultdict(lambda: -math.inf)
+        best: dict[Tree, tuple[int, ...]] = {}
         pieces = words if piece_counts is None else [""] * sum(piece_counts)
         for history, log_joint in zip(self.histories.tolist(), self.log_joints, strict=True):
             tree = tree_from_attachments([0, *history, 0], pieces)
@@ -118,8 +130,36 @@ class SearchResult:
                 tree = merge_pieces(tree, piece_counts, words)
             tree = Tree(tuple(words), tuple(tree.spans))
             closed[tree] = _log_add(closed[tree], log_joint)
+            best.setdefault(tree, tuple(history))
         best_first = sorted(closed.items(), key=lambda item: -item[1])
-        return [ScoredTree(tree, log_prob) for tree, log_prob in best_first]
+        return [ScoredTree(tree, log_prob, best[tree]) for tree, log_prob in best_first]
+
+    def _repr_html_(self) -> str:
+        """What notebooks show; tokens have no names here, only their positions."""
+        words = [str(position) for position in range(1, self.histories.shape[1] + 1)]
+        return self.show(words, [nats / math.log(2) for nats in self.surprisals[:-1]])
+
+    def show(
+        self,
+        words: Sequence[str],
+        bits: Sequence[float],
+        piece_counts: Sequence[int] | None = None,
+    ) -> str:
+        """HTML of the best tree over the words, with their surprisals, and a table of the others.
+
+        ``piece_counts`` as in :meth:`trees`.
+        """
+        trees = self.trees(words, piece_counts)
+        rows = "".join(
+            f"<tr><td>{math.exp(scored.log_prob - self.log_prob):.3f}</td>"
+            f"<td style='text-align:left'>{html.escape(to_brackets(scored.tree))}</td></tr>"
+            for scored in trees[:SHOWN_TREES]
+        )
+        return (
+            f"{viz.parse(trees[0].tree, bits)}<table><caption>log2 p(x) = "
+            f"{self.log_prob / math.log(2):.2f}; the most probable of {len(trees)} parses</caption>"
+            f"<tr><th>probability</th><th style='text-align:left'>parse</th></tr>{rows}</table>"
+        )
 
 
 def posteriors(trees: Sequence[ScoredTree]) -> dict[Span, float]:
@@ -174,7 +214,7 @@ def search_batches(
     batch_cells: int = DEFAULT_BATCH_CELLS,
 ) -> Iterator[dict[int, SearchResult]]:
     """As :func:`search`, batch by batch, results by the sentence's number."""
-    _check(model, sentences, beam, threshold)
+    check_search(model, sentences, beam, threshold)
     waiting = sorted(range(len(sentences)), key=lambda number: -len(sentences[number]))
     entries = float(beam)
     training = model.training
@@ -192,12 +232,13 @@ def search_batches(
         model.train(training)
 
 
-def _check(
+def check_search(
     model: PushdownForCausalLM,
     sentences: Sequence[Sequence[int]],
     beam: int,
     threshold: float | None,
 ) -> None:
+    """Raise :class:`SearchError` for what cannot be searched."""
     if model.head is None:
         raise SearchError(
             "expected a model with an attachment head, which chooses parses; this one has none"
@@ -227,7 +268,7 @@ def log_joint(
     model: PushdownForCausalLM, sentence: Sequence[int], attachments: Sequence[int]
 ) -> float:
     """log p(x, r) of one sentence, EOS included, and its attachments ``[0, r_1, ..., r_n, 0]``."""
-    _check(model, [sentence], beam=1, threshold=None)
+    check_search(model, [sentence], beam=1, threshold=None)
     config, device = model.config, model.device
     ids = torch.tensor([config.bos_token_id, *sentence, config.eos_token_id], device=device)
     history = torch.tensor(attachments, device=device)
@@ -267,13 +308,66 @@ class _Beam:
         )
 
 
-@torch.inference_mode()
+@dataclass(frozen=True, slots=True)
+class Expansions:
+    """The legal attachments of x_t by all entries, M of them."""
+
+    score: Tensor
+    """``(M,)``: log p(x_<=t, r_<=t)."""
+    parent: Tensor
+    """``(M,)``: the entry that each one continues."""
+    attachment: Tensor
+    """``(M,)``: r_t."""
+    kept: Tensor
+    """Those that are kept, in order of sentence, then of score."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A search between two tokens: N entries have read x_t."""
+
+    position: int
+    """t."""
+    decoder: EntryDecoder
+    log_prefix: Tensor
+    """``(B,)``: log Z_t."""
+    log_before: Tensor
+    """``(N,)``: log p(x_<t, r_<t)."""
+    score: Tensor
+    """``(N,)``: log p(x_<=t, r_<t)."""
+    histories: Tensor
+    """``(N, t - 1)``: r_<t."""
+    expansions: Expansions | None
+    """What x_t may attach to; None where the last sentence has ended."""
+
+
 def _search_batch(
     model: PushdownForCausalLM,
     sentences: Sequence[Sequence[int]],
     beam_size: int,
     threshold: float | None,
 ) -> list[SearchResult]:
+    moments = search_moments(model, sentences, beam_size, threshold)
+    while True:
+        try:
+            next(moments)
+        except StopIteration as end:
+            return end.value
+
+
+@torch.inference_mode()
+def search_moments(
+    model: PushdownForCausalLM,
+    sentences: Sequence[Sequence[int]],
+    beam_size: int,
+    threshold: float | None,
+    *,
+    keep_predictions: bool = False,
+) -> Generator[Moment, None, list[SearchResult]]:
+    """The search of one batch, stopping after each token; it returns the results.
+
+    ``keep_predictions`` makes the decoder's :meth:`EntryDecoder.prediction` of x_t available.
+    """
     config, device = model.config, model.device
     count, width = len(sentences), max(map(len, sentences)) + 2
     input_ids = torch.full((count, width), config.eos_id, device=device)
@@ -294,7 +388,7 @@ def _search_batch(
     num_cells = torch.zeros(count, dtype=torch.long, device=device)
     ended: dict[int, tuple[_Beam, Tensor, Tensor]] = {}
 
-    with entry_decoder(model, input_ids) as decoder:
+    with entry_decoder(model, input_ids, keep_predictions=keep_predictions) as decoder:
         parent = every
         for position in range(1, width):
             hidden, log_prob = decoder.step(beam.sentence, parent, beam.stack)
@@ -308,6 +402,9 @@ def _search_batch(
                 own = beam.sentence == number
                 ended[number] = beam.select(own), open_score[own], hidden[own]
             if ends.all():
+                yield Moment(
+                    position, decoder, log_prefix, open_score, beam.score, beam.history, None
+                )
                 break
             following = decoder.next_tokens(beam.sentence, position)
             scores, index, legal = model.score_candidates(
@@ -316,13 +413,22 @@ def _search_batch(
             expanded = beam.score[:, None] + scores
             choices = (legal & ~ends[:, None]).flatten().nonzero()[:, 0]  # (M,)
             score = expanded.flatten()[choices]
-            sentence = beam.sentence[choices.div(legal.shape[1], rounding_mode="floor")]
+            entry = choices.div(legal.shape[1], rounding_mode="floor")
+            attachment = index.flatten()[choices]
+            sentence = beam.sentence[entry]
             kept = _best_by_sentence(score, sentence, count, beam_size, threshold)
             dropped[:, position] = _dropped_share(score, sentence, kept, log_prefix)
+            yield Moment(
+                position,
+                decoder,
+                log_prefix,
+                open_score,
+                beam.score,
+                beam.history,
+                Expansions(score, entry, attachment, kept),
+            )
 
-            choices = choices[kept]
-            parent = choices.div(legal.shape[1], rounding_mode="floor")
-            attachment = index.flatten()[choices]
+            parent, attachment = entry[kept], attachment[kept]
             beam = beam.select(parent)
             beam.score = score[kept]
             beam.stack = beam.stack.step(attachment)
@@ -364,6 +470,14 @@ def _dropped_share(score: Tensor, sentence: Tensor, kept: Tensor, log_prefix: Te
     return torch.zeros_like(log_prefix).index_add(0, sentence, share)
 
 
+def check_finite(log_prefixes: Tensor) -> None:
+    """Raise :class:`SearchError` unless all prefixes have a probability."""
+    if not log_prefixes.isfinite().all():
+        raise SearchError(
+            "expected finite probabilities, got NaN or infinity: the model's weights are broken"
+        )
+
+
 def _result(
     beam: _Beam,
     open_score: Tensor,
@@ -374,10 +488,7 @@ def _result(
 ) -> SearchResult:
     end = beam.history.shape[1] + 2
     log_prefixes, dropped = log_prefixes[1:end], dropped[1:end]
-    if not log_prefixes.isfinite().all():
-        raise SearchError(
-            "expected finite probabilities, got NaN or infinity: the model's weights are broken"
-        )
+    check_finite(log_prefixes)
     order = beam.score.argsort(descending=True, stable=True)
     return SearchResult(
         log_prefixes=tuple(log_prefixes.tolist()),

@@ -53,19 +53,25 @@ class EntryDecoder(Protocol):
     def keys(self, position: Tensor) -> Tensor:
         """The head's keys of each entry at positions ``(N, C)``: ``(N, C, d)``."""
 
+    def prediction(self, weights: Tensor) -> Tensor:
+        """The probabilities ``(V,)`` of the next token after the last step, averaged over its
+        entries with weights ``(N,)``; only where predictions are kept."""
+
 
 @contextmanager
-def entry_decoder(model: PushdownForCausalLM, input_ids: Tensor) -> Iterator[EntryDecoder]:
+def entry_decoder(
+    model: PushdownForCausalLM, input_ids: Tensor, *, keep_predictions: bool = False
+) -> Iterator[EntryDecoder]:
     """A decoder of entries for the sentences ``(B, T)``, ROOT first, padded on the right.
 
     The last position is predicted, never read. Until the block is left, the model serves this
-    search only.
+    search only. ``keep_predictions`` keeps those of the last step, which takes memory.
     """
     with packed_linears(model):
         if not model.config.pushdown_layers:
-            yield _SharedDecoder(model, input_ids)
+            yield _SharedDecoder(model, input_ids, keep_predictions)
             return
-        decoder = _BranchingDecoder(model, input_ids)
+        decoder = _BranchingDecoder(model, input_ids, keep_predictions)
         with replaced_layers(model.decoder, model.config.num_lower_layers, decoder.replay):
             yield decoder
 
@@ -73,24 +79,31 @@ def entry_decoder(model: PushdownForCausalLM, input_ids: Tensor) -> Iterator[Ent
 class _SharedDecoder:
     """Of a model without pushdown layers: all cells are known from one parallel pass."""
 
-    def __init__(self, model: PushdownForCausalLM, input_ids: Tensor) -> None:
+    def __init__(
+        self, model: PushdownForCausalLM, input_ids: Tensor, keep_predictions: bool
+    ) -> None:
         assert model.head is not None
-        hidden, log_probs = [], []
+        hidden, log_probs, predictions = [], [], []
         for rows in input_ids.split(max(1, PARALLEL_TOKENS // input_ids.shape[1])):
             decoded = model.decoder(
                 input_ids=rows[:, :-1], use_cache=False, output_hidden_states=True
             )
             hidden.append(decoded.hidden_states[-1])
-            log_probs.append(_log_prob(decoded.logits, rows[:, 1:]))
+            log_prob, exponentials = _log_prob(decoded.logits, rows[:, 1:])
+            log_probs.append(log_prob)
+            if keep_predictions:
+                predictions.append(exponentials / exponentials.sum(-1, keepdim=True))
         self.hidden = torch.cat(hidden)  # (B, T - 1, d)
         self.log_prob = torch.cat(log_probs)  # (B, T - 1)
+        self.predictions = torch.cat(predictions) if predictions else None  # (B, T - 1, V)
+        self.position = 0
         self.all_keys = model.head.keys(self.hidden)
         self.sentence = input_ids.new_empty(0)
         self.embeddings, self.input_ids = model.get_input_embeddings(), input_ids
 
     def step(self, sentence: Tensor, parent: Tensor, stack: Stack) -> tuple[Tensor, Tensor]:
-        self.sentence, position = sentence, len(stack) - 1
-        return self.hidden[sentence, position], self.log_prob[sentence, position]
+        self.sentence, self.position = sentence, len(stack) - 1
+        return self.hidden[sentence, self.position], self.log_prob[sentence, self.position]
 
     def next_tokens(self, sentence: Tensor, position: int) -> Tensor:
         return self.embeddings(self.input_ids[sentence, position])
@@ -98,12 +111,22 @@ class _SharedDecoder:
     def keys(self, position: Tensor) -> Tensor:
         return self.all_keys[self.sentence[:, None], position]
 
+    def prediction(self, weights: Tensor) -> Tensor:
+        assert self.predictions is not None
+        predicted = self.predictions[:, self.position]  # (B, V)
+        by_sentence = weights.new_zeros(len(predicted)).index_add(0, self.sentence, weights)
+        return by_sentence @ predicted.to(weights.dtype)
+
 
 class _BranchingDecoder:
     """Of a model with pushdown layers: each entry has cells of its own."""
 
-    def __init__(self, model: PushdownForCausalLM, input_ids: Tensor) -> None:
+    def __init__(
+        self, model: PushdownForCausalLM, input_ids: Tensor, keep_predictions: bool
+    ) -> None:
         self.model, self.input_ids = model, input_ids
+        self.keep_predictions = keep_predictions
+        self.exponentials: Tensor | None = None
         self.lower_output: Tensor | None = None
         if count := model.config.num_lower_layers:
             self.lower_output = lower_output(
@@ -135,7 +158,10 @@ class _BranchingDecoder:
         hidden = decoded.hidden_states[-1][:, 0]
         self.head_keys.append(self.model.head.keys(hidden))
         following = self.input_ids[sentence, position + 1]
-        return hidden, _log_prob(decoded.logits[:, 0], following)
+        log_prob, exponentials = _log_prob(decoded.logits[:, 0], following)
+        if self.keep_predictions:
+            self.exponentials = exponentials
+        return hidden, log_prob
 
     def next_tokens(self, sentence: Tensor, position: int) -> Tensor:
         if self.model.config.head_input == "embedding":
@@ -145,6 +171,11 @@ class _BranchingDecoder:
 
     def keys(self, position: Tensor) -> Tensor:
         return self.head_keys.rows(self.cache.cells.gather(1, position))
+
+    def prediction(self, weights: Tensor) -> Tensor:
+        assert self.exponentials is not None
+        total = self.exponentials.sum(-1).to(weights.dtype)
+        return (weights / total) @ self.exponentials.to(weights.dtype)
 
 
 class _Store:
@@ -213,9 +244,11 @@ class _CellCache(Cache):
         return self.get_seq_length() + query_length, 0
 
 
-def _log_prob(logits: Tensor, tokens: Tensor) -> Tensor:
-    """Log-probabilities ``(...)`` of tokens under logits ``(..., V)``, which it uses up."""
+def _log_prob(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-probabilities ``(...)`` of tokens under logits ``(..., V)``, which it uses up, and their
+    exponentials ``(..., V)``, probabilities but for a factor."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     largest = logits.amax(-1)
     chosen = logits.gather(-1, tokens[..., None])[..., 0] - largest
-    return chosen - logits.sub_(largest[..., None]).exp_().sum(-1).log()
+    exponentials = logits.sub_(largest[..., None]).exp_()
+    return chosen - exponentials.sum(-1).log(), exponentials

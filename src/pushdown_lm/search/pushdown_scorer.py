@@ -31,6 +31,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
+from pushdown_lm import viz
 from pushdown_lm.data.encoding import attach_tokens
 from pushdown_lm.data.text import RULE_KEY, penn_words
 from pushdown_lm.data.tokenization import (
@@ -113,14 +114,29 @@ class Analysis:
     @property
     def words(self) -> list[tuple[str, float]]:
         """The words with the summed surprisals of their tokens in bits, EOS last."""
+        summed = self._summed(self.sentence.word_counts)
+        last = self.tokens[-1].surprisal
+        return [*zip(self.sentence.words, summed, strict=True), (self.end_token, last)]
+
+    @property
+    def leaf_surprisals(self) -> list[float]:
+        """The summed surprisals of the tokens of each leaf, in bits."""
+        return self._summed(self.sentence.leaf_counts)
+
+    def _summed(self, counts: Sequence[int]) -> list[float]:
         bits = [token.surprisal for token in self.tokens]
-        ends = list(accumulate(self.sentence.word_counts, initial=0))
-        summed = [math.fsum(bits[start:end]) for start, end in pairwise(ends)]
-        return [*zip(self.sentence.words, summed, strict=True), (self.end_token, bits[-1])]
+        ends = accumulate(counts, initial=0)
+        return [math.fsum(bits[start:end]) for start, end in pairwise(ends)]
 
     def trees(self) -> list[ScoredTree]:
         """The distinct trees of the beam over the leaves, best first."""
         return self.result.trees(self.sentence.leaves, self.sentence.leaf_counts)
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: the best parse, and how probable it and others are."""
+        return self.result.show(
+            self.sentence.leaves, self.leaf_surprisals, self.sentence.leaf_counts
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +150,10 @@ class AttentionMaps:
     """``(T, T)``, the rows of the stack tape."""
     weights: Tensor
     """``(layers, heads, T, T)``."""
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: the mean over layers and heads."""
+        return viz.attention(self.tokens, self.weights.double().mean((0, 1)))
 
 
 class PushdownScorer:
@@ -309,6 +329,15 @@ class PushdownScorer:
         """The entries of the vocabulary; a model may embed more ids than it has."""
         return tuple(self._backend.id_to_token(token) or f"<{token}>" for token in ids)
 
+    def token_texts(self, ids: Sequence[int]) -> list[str]:
+        """Tokens as text, without the space before them; one that is white space or a part of a
+        character only, as the vocabulary writes it."""
+        texts = [self._backend.decode([token]).strip() for token in ids]
+        return [
+            text if text and "\ufffd" not in text else piece
+            for text, piece in zip(texts, self._pieces(ids), strict=True)
+        ]
+
     def _check_tokens(self, text: str, ids: Sequence[int], offsets: Sequence[Span]) -> None:
         settings = self._encode_words.settings
         for token, (start, end) in zip(ids, offsets, strict=True):
@@ -343,9 +372,12 @@ class PushdownScorer:
             batch_cells=self.batch_cells,
         ):
             yield {
-                number: Analysis(encoded[number], result, self.tokenizer.eos_token)
-                for number, result in batch.items()
+                number: self.analysis(encoded[number], result) for number, result in batch.items()
             }
+
+    def analysis(self, encoded: Encoded, result: SearchResult) -> Analysis:
+        """What was found about a sentence, with its words."""
+        return Analysis(encoded, result, self.tokenizer.eos_token)
 
     def log_prob(self, sentence: Sentence) -> float:
         """log p(x) of one sentence, EOS included: the marginal over the beam, in nats."""
@@ -414,12 +446,16 @@ class PushdownScorer:
         attachments = attach_tokens(tree, encoded.leaf_counts)
         return log_joint(self.model, encoded.ids, attachments)
 
-    @torch.inference_mode()
     def attention(self, sentence: Sentence) -> AttentionMaps:
         """Attention weights and tape under the most probable history."""
         analysis = self.analyse([sentence])[0]
-        attachments = [0, *analysis.result.histories[0].tolist()]
-        ids = [self.model.config.bos_id, *analysis.sentence.ids]
+        return self.attend(analysis.sentence.ids, analysis.result.histories[0].tolist())
+
+    @torch.inference_mode()
+    def attend(self, tokens: Sequence[int], history: Sequence[int]) -> AttentionMaps:
+        """Attention weights and tape under a history of the tokens."""
+        attachments = [0, *history]
+        ids = [self.model.config.bos_id, *tokens]
         output = self.model(
             torch.tensor([ids], device=self.model.device),
             attachments=torch.tensor([attachments], device=self.model.device),

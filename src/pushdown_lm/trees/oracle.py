@@ -106,11 +106,26 @@ def tree_from_attachments(attachments: Sequence[int], words: Sequence[str]) -> T
             f"{count} words need {count + 2} attachments that begin and end with 0 (ROOT and EOS), "
             f"got {list(attachments)}"
         )
+    forest, stack = forest_from_attachments(attachments[:-1], words)
+    closed = tuple((start, count) for start, _ in reversed(stack[:-1]))
+    return Tree(forest.words, (*forest.spans, *closed))
+
+
+def forest_from_attachments(
+    attachments: Sequence[int], words: Sequence[str]
+) -> tuple[Tree, list[tuple[int, int]]]:
+    """The constituents after a part of a sentence, ``[0, r_1, ..., r_k]``, and the stack.
+
+    The words may be all of the sentence, those after the first k too. The stack is the spans of its
+    constituents above ROOT, the top last.
+
+    >>> forest_from_attachments([0, 1, 1, 3], ["The", "dog", "is", "happy"])
+    (Tree(words=('The', 'dog', 'is', 'happy'), spans=((0, 2),), labels=None), [(0, 2), (2, 3)])
+    """
     spans: list[tuple[int, int]] = []
     starts = [0]
     ends = [0]
-    for position in range(1, count + 1):
-        attachment = attachments[position]
+    for position, attachment in enumerate(attachments[1:], start=1):
         start = position
         if attachment != position:
             if attachment < 1 or attachment not in ends:
@@ -124,8 +139,8 @@ def tree_from_attachments(attachments: Sequence[int], words: Sequence[str]) -> T
                 spans.append((start - 1, position))
         starts.append(start)
         ends.append(position)
-    spans.extend((start - 1, count) for start in reversed(starts[1:-1]))
-    return Tree(tuple(words), tuple(spans))
+    stack = [(start - 1, end) for start, end in zip(starts[1:], ends[1:], strict=True)]
+    return Tree(tuple(words), tuple(spans)), stack
 
 
 def join_windows(

@@ -32,6 +32,12 @@ class Tree:
     spans: Sequence[Span]
     labels: Sequence[str] | None = None
 
+    def _repr_html_(self) -> str:
+        """The picture that notebooks show."""
+        from pushdown_lm.trees.picture import tree_html
+
+        return tree_html(self)
+
 
 def is_binary(tree: Tree) -> bool:
     """Whether every constituent has two children."""

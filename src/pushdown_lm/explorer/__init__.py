@@ -1,0 +1,1 @@
+"""The explorer: a local page on which models read sentences, token by token."""

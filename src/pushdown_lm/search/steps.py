@@ -1,0 +1,115 @@
+"""Search of one sentence, token by token: what the model expects, keeps and drops.
+
+The search is that of :mod:`pushdown_lm.search.beam`, and its result the same; here it stops after
+every token, for those who watch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pushdown_lm.model.modeling import PushdownForCausalLM
+from pushdown_lm.search.beam import (
+    DEFAULT_BEAM,
+    Moment,
+    SearchResult,
+    check_finite,
+    check_search,
+    search_moments,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What is known once x_t is read and, unless it is EOS, attached. Logarithms are natural."""
+
+    position: int
+    """t, from 1; n + 1 for EOS."""
+    log_prefix: float
+    """log Z_t = log p(x_<=t), summed over the beam."""
+    entropy: float
+    """Of p(x_t | x_<t), before x_t is read: its expected surprisal, in nats."""
+    expected: tuple[tuple[int, float], ...]
+    """The tokens that are most probable in the place of x_t, with their probabilities."""
+    histories: tuple[tuple[int, ...], ...]
+    """r_<=t of the best entries, best first; r_<=n for EOS."""
+    shares: tuple[float, ...]
+    """The probability of each of them, given x_<=t and that its parse is in the beam."""
+    num_entries: int
+    """How many entries the beam keeps."""
+    dropped: tuple[tuple[int, ...], ...]
+    """r_<=t of the best expansions that were dropped, best first."""
+    dropped_shares: tuple[float, ...]
+    """The share of Z_t of each of them."""
+    num_dropped: int
+    dropped_share: float
+    """The share of Z_t of all that was dropped."""
+
+
+def search_steps(
+    model: PushdownForCausalLM,
+    sentence: Sequence[int],
+    *,
+    beam: int = DEFAULT_BEAM,
+    threshold: float | None = None,
+    shown: int = 10,
+) -> Generator[Step, None, SearchResult]:
+    """Search the parses of one sentence of token ids; yields each step, returns the result.
+
+    The model serves this search only until the generator is exhausted or closed.
+
+    Args:
+        beam, threshold: as for :func:`pushdown_lm.search.beam.search`.
+        shown: how many entries, dropped expansions and expected tokens a step tells.
+    """
+    check_search(model, [sentence], beam, threshold)
+    model.eval()
+    moments = search_moments(model, [sentence], beam, threshold, keep_predictions=True)
+    try:
+        while True:
+            try:
+                moment = next(moments)
+            except StopIteration as end:
+                return end.value[0]
+            yield _step(moment, shown)
+    finally:
+        moments.close()
+
+
+@torch.inference_mode()
+def _step(moment: Moment, shown: int) -> Step:
+    check_finite(moment.log_prefix)
+    log_prefix, expansions = moment.log_prefix[0], moment.expansions
+    prediction = moment.decoder.prediction(moment.log_before.softmax(0))  # (V,)
+    most = prediction.topk(min(shown, len(prediction)))
+    if expansions is None:
+        score, kept = moment.score, moment.score.argsort(descending=True, stable=True)
+        histories, dropped = moment.histories, kept[:0]
+    else:
+        score, kept = expansions.score, expansions.kept
+        order = score.argsort(descending=True, stable=True)
+        dropped = order[~torch.isin(order, kept)]
+        past = moment.histories[expansions.parent]
+        histories = torch.cat([past, expansions.attachment[:, None]], 1)
+    share_of_dropped = (score[dropped] - log_prefix).exp()
+    return Step(
+        position=moment.position,
+        log_prefix=float(log_prefix),
+        entropy=float(-torch.xlogy(prediction, prediction).sum()),
+        expected=tuple(zip(most.indices.tolist(), most.values.tolist(), strict=True)),
+        histories=_rows(histories[kept[:shown]]),
+        shares=tuple(score[kept].softmax(0)[:shown].tolist()),
+        num_entries=len(kept),
+        dropped=_rows(histories[dropped[:shown]]),
+        dropped_shares=tuple(share_of_dropped[:shown].tolist()),
+        num_dropped=len(dropped),
+        dropped_share=float(share_of_dropped.sum()),
+    )
+
+
+def _rows(histories: Tensor) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(history) for history in histories.tolist())
