@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pushdown_lm.cli.options import (
-    DEFAULT_BEAM,
     DEFAULT_THRESHOLD,
     EXIT_SOME_FAILED,
     AllowUnknown,
-    Beam,
     Exact,
+    ModelBeam,
     Threshold,
 )
 from pushdown_lm.console import show_loading
@@ -74,7 +73,7 @@ KeepGoing = Annotated[
 def blimp(
     model: ModelFolder,
     data: Annotated[Path, typer.Option(help="A folder of *.jsonl files, or one such file.")],
-    beam: Beam = DEFAULT_BEAM,
+    beam: ModelBeam = None,
     threshold: Threshold = DEFAULT_THRESHOLD,
     exact: Exact = False,
     allow_unknown: AllowUnknown = False,
@@ -108,7 +107,7 @@ def blimp(
 def sg(
     model: ModelFolder,
     data: Annotated[Path, typer.Option(help="A folder of SyntaxGym suites, *.json.")],
-    beam: Beam = DEFAULT_BEAM,
+    beam: ModelBeam = None,
     threshold: Threshold = DEFAULT_THRESHOLD,
     exact: Exact = False,
     allow_unknown: AllowUnknown = False,
@@ -153,7 +152,7 @@ def sg(
 def parsing(
     model: ModelFolder,
     data: Annotated[list[Path], typer.Option(help="A file of gold trees; may be repeated.")],
-    beam: Beam = DEFAULT_BEAM,
+    beam: ModelBeam = None,
     threshold: Threshold = DEFAULT_THRESHOLD,
     exact: Exact = False,
     allow_unknown: AllowUnknown = False,
@@ -213,7 +212,7 @@ def perplexity(
     trees: Annotated[
         bool, typer.Option("--trees", help="The data are trees: score them with their tree too.")
     ] = False,
-    beam: Beam = DEFAULT_BEAM,
+    beam: ModelBeam = None,
     threshold: Threshold = DEFAULT_THRESHOLD,
     exact: Exact = False,
     allow_unknown: AllowUnknown = False,
@@ -256,7 +255,7 @@ def attention(
     plots: Annotated[
         Path | None, typer.Option(help="Write the bar chart and the heat maps to this folder.")
     ] = None,
-    beam: Beam = DEFAULT_BEAM,
+    beam: ModelBeam = None,
     threshold: Threshold = DEFAULT_THRESHOLD,
     exact: Exact = False,
     allow_unknown: AllowUnknown = False,
@@ -321,7 +320,7 @@ def attention(
 @dataclass(frozen=True)
 class _Model:
     folder: Path
-    beam: int
+    beam: int | None
     threshold: float | None
     allow_unknown: bool
     keep_going: bool = False

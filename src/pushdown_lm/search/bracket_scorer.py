@@ -4,7 +4,7 @@
     scorer.log_prob("The dog is happy.")
     print(to_brackets(scorer.parse("The dog is happy.")))
 
-Sentences become tokens, and answers have the form, as :class:`PushdownScorer` has them. Probabilities
+Sentences become tokens, and answers have their form, as with :class:`PushdownScorer`. Probabilities
 are sums over the bracketings that word-synchronous search keeps
 (:mod:`pushdown_lm.search.word_beam`). Trees have labels and constituents of any number of children;
 where the :class:`~pushdown_lm.search.scorer.Scorer` protocol asks for binary trees, they are
@@ -90,7 +90,7 @@ class BracketScorer(PushdownScorer):
     def from_pretrained(cls, folder: str | Path, **options: Any) -> BracketScorer:
         """The model and the tokenizer saved together in a folder, or an installed model by name."""
         folder = find_model(folder)
-        _check_folder(folder, BracketConfig.model_type)
+        _check_folder(folder, BracketConfig.model_type, "a model that reads brackets")
         model = load_weights(BracketForCausalLM, folder, dtype=torch.float32)
         return cls(model, load_tokenizer(folder), **{"name": str(folder), **options})
 
