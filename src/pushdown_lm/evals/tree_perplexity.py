@@ -31,7 +31,7 @@ from pushdown_lm.evals.perplexity import _perplexity
 from pushdown_lm.search.bracket_scorer import BracketScorer
 from pushdown_lm.search.loading import BaseLMScorer, EvaluationScorer
 from pushdown_lm.search.pushdown_scorer import PushdownScorer, UnknownTokenError
-from pushdown_lm.search.scorer import Progress, Scorer, score_distinct
+from pushdown_lm.search.scorer import CausalLMScorer, Progress, Scorer, score_distinct
 from pushdown_lm.trees import Tree
 
 BATCH = 32
@@ -123,8 +123,7 @@ def evaluate_tree_perplexity(
     )
     bits = [token.surprisal for sentence in sentences for token in scored[sentence]]
     log_probs = {"marginal": -math.log(2) * math.fsum(bits)}
-    attaches = isinstance(parser, PushdownScorer) and not isinstance(parser, BracketScorer)
-    if attaches and parser.parses:
+    if not isinstance(parser, BracketScorer | CausalLMScorer) and parser.parses:
         pairs = gold_log_probs(parser, readable)
         conditional = math.fsum(tokens for tokens, _ in pairs)
         attachments = math.fsum(attachments for _, attachments in pairs)

@@ -58,7 +58,7 @@ class BracketScorer(PushdownScorer):
         allow_unknown: as for :class:`PushdownScorer`.
     """
 
-    model: BracketForCausalLM  # type: ignore[assignment]
+    model: BracketForCausalLM
 
     def __init__(
         self,
