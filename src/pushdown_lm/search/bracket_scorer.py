@@ -1,6 +1,6 @@
 """A model that reads brackets (PLM, PLM-mask, Transformer Grammar) behind the same questions.
 
-    scorer = BracketScorer.from_pretrained("runs/tg/model")
+    scorer = BracketScorer.from_pretrained(folder)
     scorer.log_prob("The dog is happy.")
     print(to_brackets(scorer.parse("The dog is happy.")))
 
