@@ -75,7 +75,7 @@ class Automaton:
         if not self.open:
             return {EOS}
         legal = openers | set(range(FIRST_WORD, FIRST_WORD + num_words))
-        if self.children[-1] >= 2 or (len(self.open) == 1 and self.children[-1] == 1):
+        if self.children[-1]:
             label = self.symbols[self.open[-1]] - table.first
             legal.add(table.first_closer + label * table.typed)
         return legal

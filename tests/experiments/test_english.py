@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -43,7 +44,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, EnglishOpt
     """A folder with the results of both models, and the options that they were made with."""
     folder = tmp_path_factory.mktemp("sentences")
     save_recipes(folder)
-    tiny_data(folder / "data")
+    tiny_data(folder / "data", labels=True)
     (folder / "test.trees").write_text("\n".join(map(to_brackets, generate(6, seed=5))))
     (folder / "blimp").mkdir()
     lines = [
@@ -168,6 +169,32 @@ def test_what_was_tested_before_stays(finished: tuple[Path, EnglishOptions]) -> 
         reproduce_english(folder / "out", folder / "runs", models, [0], given, "pushdown x")
         assert ("blimp" in results(folder)["seeds"]["0"]["base"]) == (tests.blimp is not None)
     assert before == {path: path.stat().st_mtime_ns for path in folder.glob("runs/*/*/tests/*")}
+
+
+def test_models_that_read_brackets(finished: tuple[Path, EnglishOptions], tmp_path: Path) -> None:
+    _, options = finished
+    decoder = "{type: llama, intermediate_size: 32, num_key_value_heads: 2}"
+    (tmp_path / "tg.yaml").write_text(
+        f"title: TG\ninherits: {TINY}\nmodel: {{kind: tg, decoder: {decoder}}}\n"
+    )
+    models = [str(tmp_path / "tg.yaml")]
+    found = reproduce_english(tmp_path / "out", tmp_path / "runs", models, [0], options)
+    model = found["seeds"]["0"]["tg"]
+    assert model["blimp"]["scorer"]["beam"] == "4/1/1"
+    assert model["blimp"]["sentences_per_second"] > 0
+    assert set(model["perplexity test"]["perplexities"]) == {"marginal"}
+    assert "perplexity" not in model["training"]
+    page = (tmp_path / "out" / "table.md").read_text()
+    for line in (
+        "BLiMP, accuracy, %",
+        "word perplexity, test",
+        "parsing F1, test",
+        "validation perplexity of words and brackets",
+        "training tokens per second",
+        "training memory, MB",
+        "sentences scored per second, BLiMP",
+    ):
+        assert re.search(rf"\| {re.escape(line)} \| [\d.,]+ \|", page), line
 
 
 def test_suites_of_syntaxgym(shared_data: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tiny folders of a Pushdown-LM, a Base-LM and a plain language model."""
+"""Tiny folders of a Pushdown-LM, a Base-LM, a PLM and a plain language model."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from pushdown_lm.data.bracketing import Nonterminals
 from pushdown_lm.data.tokenization import detokenize, train_bpe
 from tests.evals.conftest import build_tokenizer
-from tests.models import plain_model, random_model
+from tests.models import bracket_model, plain_model, random_model
 
 WORDS = ["The", "the", "dog", "dogs", "that", "she", "knows", "bark", "barks", "loudly", "."]
 
@@ -24,6 +25,11 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         )
         model.float().save_pretrained(found[name])
         tokenizer.save_pretrained(found[name])
+    found["plm"] = tmp_path_factory.mktemp("plm")
+    model = bracket_model("plm", words=len(tokenizer) - 2, scale=0.3)
+    model.float().save_pretrained(found["plm"])
+    bracketed = Nonterminals.add_to(tokenizer, ["S", "NP"], typed=False)
+    bracketed.save_pretrained(found["plm"])
     found["plain"] = tmp_path_factory.mktemp("plain")
     tokenizer = build_tokenizer()
     plain_model(len(tokenizer)).save_pretrained(found["plain"])

@@ -177,3 +177,16 @@ def test_other_models_and_arguments_are_errors(folders: dict[str, Path]) -> None
         PushdownHarnessLM(str(folders["plain"]))
     with pytest.raises(PushdownError, match="expected other model_args than bean"):
         PushdownHarnessLM(str(folders["base"]), bean=3)
+
+
+def test_a_model_that_reads_brackets(folders: dict[str, Path]) -> None:
+    harness = PushdownHarnessLM(str(folders["plm"]), beam=20)
+    text = "The dogs bark."
+    request = Instance("loglikelihood", {}, ("", text), 0)
+    [(log_prob, is_greedy)] = harness.loglikelihood([request])
+    tokens = harness.scorer.surprisals([text])[0][:-1]
+    wanted = -math.log(2) * math.fsum(token.surprisal for token in tokens)
+    assert log_prob == pytest.approx(wanted)
+    assert not is_greedy
+    with pytest.raises(PushdownError, match="expected a model that generates text"):
+        harness.generate_until([Instance("generate_until", {}, ("The", {}), 0)])

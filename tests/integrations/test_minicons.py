@@ -112,3 +112,12 @@ def test_what_a_sum_over_parses_cannot_tell(ours: PushdownLMScorer) -> None:
         ours.sequence_score(SENTENCES, base_two=True, prob=True)
     with pytest.raises(PushdownError, match="reads BOS always"):
         ours.sequence_score(SENTENCES, bos_token=False)
+
+
+def test_a_model_that_reads_brackets(folders: dict[str, Path]) -> None:
+    ours = PushdownLMScorer(folders["plm"], beam=20)
+    scores = ours.token_score(SENTENCES[:2], surprisal=True, base_two=True)
+    for sentence, scored in zip(SENTENCES, scores, strict=False):
+        tokens = ours.scorer.surprisals([sentence])[0][:-1]
+        assert [bits for _, bits in scored[1:]] == pytest.approx([t.surprisal for t in tokens])
+    assert ours.conditional_score(["The dogs"], ["bark."], reduction=total)[0] < 0

@@ -12,6 +12,14 @@ DEFAULT_BEAM = 300
 DEFAULT_THRESHOLD = 10.0
 """Nats below the best parse at which a parse is dropped: a share of 0.00005 of its probability."""
 
+ModelBeam = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help=f"Parses that search keeps per sentence; {DEFAULT_BEAM} by default, or 100 for models "
+        "that read brackets.",
+    ),
+]
 Beam = Annotated[int, typer.Option(min=1, help="Parses that search keeps per sentence.")]
 Threshold = Annotated[
     float, typer.Option(metavar="NATS", help="Drop parses this far below the best one, for speed.")

@@ -41,6 +41,7 @@ from pushdown_lm.cli.options import (
     AllowUnknown,
     Beam,
     Exact,
+    ModelBeam,
     Threshold,
 )
 from pushdown_lm.cli.resumable import Output, resumable_output
@@ -87,7 +88,7 @@ def score(
     tree: Annotated[
         bool, typer.Option("--tree", help="The input holds trees: give log p(x, y) of each.")
     ] = False,
-    beam: Beam = DEFAULT_BEAM,
+    beam: ModelBeam = None,
     threshold: Threshold = DEFAULT_THRESHOLD,
     exact: Exact = False,
     pretokenised: Pretokenised = False,
@@ -132,7 +133,7 @@ def surprisal(
     raw: Annotated[
         bool, typer.Option("--raw-tokens", help="Tokens as the vocabulary writes them: Ġdog.")
     ] = False,
-    beam: Beam = DEFAULT_BEAM,
+    beam: ModelBeam = None,
     threshold: Threshold = DEFAULT_THRESHOLD,
     exact: Exact = False,
     pretokenised: Pretokenised = False,
@@ -184,7 +185,7 @@ def parse(
     posteriors: Annotated[
         bool, typer.Option("--posteriors", help="The probability of each constituent.")
     ] = False,
-    beam: Beam = DEFAULT_BEAM,
+    beam: ModelBeam = None,
     threshold: Threshold = DEFAULT_THRESHOLD,
     exact: Exact = False,
     pretokenised: Pretokenised = False,
@@ -271,8 +272,11 @@ def generate(
     if out is not None:
         check_writable(out)
     scorer = _load(model, beam, None, allow_unknown=False)
+    from pushdown_lm.search.bracket_scorer import BracketScorer
     from pushdown_lm.search.sampling import logits_processors, sample
 
+    if isinstance(scorer, BracketScorer):
+        raise PushdownError(f"{model}: expected a Pushdown model, found one that reads brackets")
     processors = logits_processors(temperature=temperature, top_k=top_k, top_p=top_p)
     prompts = [scorer.encode(text).ids if text else () for text in prompt or [""]]
     wanted = [(ids, (at, number)) for at, ids in enumerate(prompts) for number in range(count)]
@@ -387,16 +391,16 @@ class _Task:
             raise typer.Exit(EXIT_SOME_FAILED)
 
 
-def _load(folder: str, beam: int, threshold: float | None, allow_unknown: bool) -> PushdownScorer:
+def _load(
+    folder: str, beam: int | None, threshold: float | None, allow_unknown: bool
+) -> PushdownScorer:
     show_loading(folder)
     from transformers.utils import logging
 
-    from pushdown_lm.search.pushdown_scorer import PushdownScorer
+    from pushdown_lm.search.loading import load_parser
 
     logging.disable_progress_bar()
-    return PushdownScorer.from_pretrained(
-        folder, beam=beam, threshold=threshold, allow_unknown=allow_unknown
-    )
+    return load_parser(folder, beam=beam, threshold=threshold, allow_unknown=allow_unknown)
 
 
 def _score_trees(task: _Task, scorer: PushdownScorer, format: TableFormat) -> None:
@@ -431,7 +435,7 @@ def _read_trees(task: _Task) -> list[Tree]:
         text = task.content.decode()
     except UnicodeDecodeError as error:
         raise PushdownError(f"{task.source}: expected UTF-8, {error}") from None
-    trees = list(parse_trees(text, source=task.source, errors=errors, counts=skipped))
+    trees = list(parse_trees(text, source=task.source, labels=True, errors=errors, counts=skipped))
     for reason, count in skipped.items():
         task.fail(task.source, PushdownError(f"{count} malformed: {reason}"), count)
     return trees

@@ -34,6 +34,7 @@ from torch import Tensor
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.evals.sg import Suite
 from pushdown_lm.files import atomic_write
+from pushdown_lm.search.bracket_scorer import BracketScorer
 from pushdown_lm.search.loading import BaseLMScorer, EvaluationScorer
 from pushdown_lm.search.pushdown_scorer import PushdownScorer
 from pushdown_lm.search.scorer import Progress
@@ -146,6 +147,11 @@ class ReadAttention:
 @torch.inference_mode()
 def read_attention(scorer: EvaluationScorer, text: str) -> ReadAttention:
     """Read a text and keep all attention weights."""
+    if isinstance(scorer, BracketScorer):
+        raise PushdownError(
+            f"{scorer.name}: expected a model whose attention is on words, found one that reads "
+            "brackets"
+        )
     if isinstance(scorer, PushdownScorer):
         analysis = scorer.analyse([text])[0]
         scores = torch.tensor(analysis.result.log_open_joints)

@@ -87,6 +87,8 @@ class Outcome:
 
     report: Report
     unreadable: Collection[Sentence]
+    sentences_per_second: float | None = None
+    """Of scoring, where a cache has seen it."""
 
 
 def evaluate(
@@ -118,12 +120,15 @@ def evaluate(
     with sharded(loaded) as shared:
         if shared is None:
             return None
-        scorer: Any = shared if cache is None else ScoreCache(shared, Path(cache))
+        remembered = None if cache is None else ScoreCache(shared, Path(cache))
+        scorer: Any = remembered or shared
         scorer = ReadableScorer(scorer, unreadable) if unreadable else scorer
         with sentence_progress(label or evaluation.label, total) as progress:
             chunk_size = CHUNK * processes().num_processes
             asked = Asked(loaded, scorer, unreadable, progress, chunk_size)
-            return Outcome(evaluation.ask(asked), unreadable)
+            report = evaluation.ask(asked)
+        speed = None if remembered is None else remembered.sentences_per_second
+        return Outcome(report, unreadable, speed)
 
 
 # ------------------------------------------------------------------ the evaluations

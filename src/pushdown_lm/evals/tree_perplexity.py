@@ -28,9 +28,10 @@ from pushdown_lm.data.encoding import attach_tokens
 from pushdown_lm.data.text import detokenize
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.evals.perplexity import _perplexity
+from pushdown_lm.search.bracket_scorer import BracketScorer
 from pushdown_lm.search.loading import BaseLMScorer, EvaluationScorer
 from pushdown_lm.search.pushdown_scorer import PushdownScorer, UnknownTokenError
-from pushdown_lm.search.scorer import Progress, Scorer, score_distinct
+from pushdown_lm.search.scorer import CausalLMScorer, Progress, Scorer, score_distinct
 from pushdown_lm.trees import Tree
 
 BATCH = 32
@@ -105,7 +106,8 @@ def evaluate_tree_perplexity(
     """Perplexities over trees; `through` is a cached or sharded form of the scorer, if any.
 
     Sentences with words outside a closed vocabulary are left out and counted. A plain language
-    model reads the trees' words as running text and knows the marginal only.
+    model reads the trees' words as running text and knows the marginal only, as does a model that
+    reads brackets.
     """
     if not trees:
         raise PushdownError("expected at least one tree, got none")
@@ -121,7 +123,7 @@ def evaluate_tree_perplexity(
     )
     bits = [token.surprisal for sentence in sentences for token in scored[sentence]]
     log_probs = {"marginal": -math.log(2) * math.fsum(bits)}
-    if isinstance(parser, PushdownScorer) and parser.model.head is not None:
+    if not isinstance(parser, BracketScorer | CausalLMScorer) and parser.parses:
         pairs = gold_log_probs(parser, readable)
         conditional = math.fsum(tokens for tokens, _ in pairs)
         attachments = math.fsum(attachments for _, attachments in pairs)

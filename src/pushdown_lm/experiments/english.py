@@ -181,8 +181,13 @@ def describe_run(run: Path) -> Report:
             for record in evaluations
         ],
     }
+    training = found["training"]
     if budget := recipe.training.tokens_per_batch:
-        found["training"]["tokens"] = found["training"]["steps"] * budget
+        training["tokens"] = training["steps"] * budget
+        training["tokens_per_second"] = training["tokens"] / training["training_seconds"]
+    if recipe.model.kind != "pushdown":  # losses are over brackets, too
+        found["curve"] = []
+        training["symbol_perplexity"] = training.pop("perplexity", None)
     if evaluations and evaluations[0]["step"] == 0:
         found["before"] = evaluations[0]
     return found
@@ -245,12 +250,22 @@ def figures(results: Report) -> list[Figure]:
         Figure("validation perplexity before training", ("before", "perplexity"), 1, ".2f"),
         Figure("validation perplexity after training", ("training", "perplexity"), 1, ".2f"),
         Figure(
+            "validation perplexity of words and brackets",
+            ("training", "symbol_perplexity"),
+            1,
+            ".2f",
+        ),
+        Figure(
             "attachment accuracy given the gold parse so far, %",
             ("training", "attachment_accuracy"),
             100,
         ),
         Figure("training tokens", ("training", "tokens"), 1, ",.0f"),
         Figure("training seconds", ("training", "training_seconds"), 1, ",.0f"),
+        Figure("training tokens per second", ("training", "tokens_per_second"), 1, ",.0f"),
+        Figure("training memory, MB", ("training", "peak_memory_megabytes"), 1, ",.0f"),
+        Figure("sentences scored per second, SG", ("sg", "sentences_per_second")),
+        Figure("sentences scored per second, BLiMP", ("blimp", "sentences_per_second")),
         Figure("parameters", ("training", "parameters"), 1, ",.0f"),
     ]
 
@@ -288,7 +303,7 @@ def _values(results: Report, model: str, path: Sequence[str]) -> list[float]:
         value: Any = of_seed.get(model, {})
         for key in path:
             value = value.get(key, {})
-        if value != {}:
+        if value not in ({}, None):
             values.append(float(value))
     return values
 
@@ -318,9 +333,9 @@ def markdown(results: Report) -> str:
     tests = results["options"]["tests"]
     parts = [
         "# Sentence-level language models\n",
-        f"Seeds {', '.join(results['seeds'])}. Models with pushdown layers are scored with beam "
-        f"{tests['beam']} and threshold {tests['threshold']} nats, others exactly; a wider search "
-        "has twice the beam and 2 nats more.\n",
+        f"Seeds {', '.join(results['seeds'])}. Models with pushdown layers, and those that read "
+        f"brackets, are scored with beam {tests['beam']} and threshold {tests['threshold']} nats, "
+        "others exactly; a wider search has twice the beam and 2 nats more.\n",
         comparison(results),
         *by_circuit_and_field(results),
         how_made(results),

@@ -23,6 +23,7 @@ from pushdown_lm.evals.evaluation import (
 )
 from pushdown_lm.evals.sg import SUITE_SETS
 from pushdown_lm.files import write_json
+from pushdown_lm.search.bracket_scorer import BracketScorer
 from pushdown_lm.search.loading import EvaluationScorer, load_scorer
 
 WIDER = ", wider search"
@@ -126,13 +127,18 @@ def run_tests(model: Path, folder: Path, data: TestData) -> None:
                 evaluation = missing[name].read(missing[name].data, limit=data.limit)
                 outcome = evaluate(evaluation, scorer, cache=folder / "scores.jsonl")
                 report = {} if outcome is None else outcome.report.to_json()
+                if outcome is not None and outcome.sentences_per_second is not None:
+                    report["sentences_per_second"] = outcome.sentences_per_second
             write_json(_file(folder, name), {**report, "settings": data.settings(name)})
 
 
 def _applies(name: str, scorer: EvaluationScorer, is_wider: bool) -> bool:
-    """Whether a model can take a test: parsing asks for parses, a wider search for a search."""
+    """Whether a model can take a test: parsing asks for parses, a wider search for a search, and
+    attention for words that stand beside each other."""
     if is_wider:
         return not scorer.is_exact
+    if name == "attention":
+        return not isinstance(scorer, BracketScorer)
     return scorer.parses or not name.startswith("parsing")
 
 

@@ -21,6 +21,7 @@ from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 
 from pushdown_lm.errors import PushdownError
+from pushdown_lm.search.bracket_scorer import BracketScorer
 from pushdown_lm.search.loading import BaseLMScorer, load_scorer
 from pushdown_lm.search.pushdown_scorer import PushdownScorer
 from pushdown_lm.search.scorer import Token, score_distinct
@@ -110,6 +111,11 @@ class PushdownHarnessLM(LM):
     @torch.inference_mode()
     def generate_until(self, requests: Sequence[Any]) -> list[str]:
         """The text that follows a context, up to the first of the strings that end it."""
+        if isinstance(self.pushdown, BracketScorer):
+            raise PushdownError(
+                f"{self.scorer.name}: expected a model that generates text, found one that reads "
+                "brackets"
+            )
         model, tokenizer = self.pushdown.model, self.pushdown.tokenizer
         results = []
         for request in requests:
@@ -144,6 +150,13 @@ class PushdownHarnessLM(LM):
 
     def _read(self, texts: Sequence[str]) -> list[list[tuple[Token, bool]]]:
         """The tokens of each text, and whether each is the likeliest where it stands."""
+        last = None if self.score_eos else -1
+        if isinstance(self.scorer, BracketScorer):
+            found = self.scorer.analyse(texts)
+            return [
+                list(zip(one.tokens, self.scorer.is_likeliest(one), strict=True))[:last]
+                for one in found
+            ]
         if isinstance(self.scorer, PushdownScorer):
             analyses = self.scorer.analyse(texts)
             tokens = [analysis.tokens for analysis in analyses]
@@ -151,7 +164,6 @@ class PushdownHarnessLM(LM):
         else:
             tokens = self.scorer.surprisals(texts)
             histories = [list(range(1, len(scored))) for scored in tokens]
-        last = None if self.score_eos else -1
         return [
             list(zip(scored, self._likeliest(text, history), strict=True))[:last]
             for text, scored, history in zip(texts, tokens, histories, strict=True)

@@ -124,7 +124,7 @@ class BracketForCausalLM(PreTrainedModel):
             self.mask(structure),
             output_attentions=output_attentions,
         )
-        illegal = ~structure.legal(self._num_closers)[..., self._classes(logits)]
+        illegal = ~structure.legal(self.num_closers)[..., self.symbol_classes(logits)]
         output = PushdownOutput(
             logits=logits.masked_fill(illegal, -torch.inf), attentions=attentions
         )
@@ -197,11 +197,13 @@ class BracketForCausalLM(PreTrainedModel):
         )
 
     @property
-    def _num_closers(self) -> int:
+    def num_closers(self) -> int:
+        """1, or one for each label."""
         nonterminals = self.config.nonterminals
         return nonterminals.end - nonterminals.first_closer
 
-    def _classes(self, logits: Tensor) -> Tensor:
+    def symbol_classes(self, logits: Tensor) -> Tensor:
+        """The class of each symbol ``(V,)``, as :func:`legal_classes` has them."""
         assert self.config.eos_token_id is not None
         classes = symbol_classes(
             logits.shape[-1],

@@ -26,9 +26,8 @@ Positions are depths in the tree: 0 of BOS, d_t of an opener, d_t + 1 of other s
 closer has the depth of its opener.
 
 **Legal symbols.** A sentence is one constituent: first its opener, and EOS after its closer. Tokens
-and openers come where something is open. A closer comes where the constituent has two children or
-more (tokens of one word count each); the root needs one. A closer with a label is that of the
-innermost constituent. Everything else has probability 0.
+and openers come where something is open, a closer where the innermost open constituent has a child;
+a closer with a label is that constituent's. Everything else has probability 0.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class BracketStructure:
     innermost: Tensor
     """p_t, or -1."""
     closed: Tensor
-    """At closers, both copies, where their constituent was opened; -1 elsewhere."""
+    """At closers that compose, where their constituent was opened; -1 elsewhere."""
     label: Tensor
     """Of the innermost open constituent, the number; 0 where none is open."""
 
@@ -94,16 +93,9 @@ class BracketStructure:
 
     def legal(self, num_closers: int) -> Tensor:
         """Which classes of symbols may come next: ``(B, T, C)`` with C = CLOSE + num_closers."""
-        time = torch.arange(self.depth.shape[1], device=self.depth.device)
-        is_open, is_first = self.depth > 0, time == 0
-        child = torch.where(self.closed >= 0, self.closed, time)  # where the last child starts
-        several = (child > self.innermost + 1) | (self.depth == 1)
-        closes = is_open & ~self.opens & several
-        rest = [torch.zeros_like(is_open), is_open, ~is_open & ~is_first, is_open | is_first]
-        if num_closers == 1:
-            return torch.stack([*rest, closes], -1)
-        by_label = torch.nn.functional.one_hot(self.label, num_closers).bool()
-        return torch.cat([torch.stack(rest, -1), closes[..., None] & by_label], -1)
+        is_first = torch.zeros_like(self.opens)
+        is_first[:, 0] = True
+        return legal_classes(self.depth, self.label, is_first, self.opens, num_closers)
 
 
 def bracket_structure(symbols: Tensor, nonterminals: Nonterminals) -> BracketStructure:
@@ -120,9 +112,6 @@ def bracket_structure(symbols: Tensor, nonterminals: Nonterminals) -> BracketStr
     last = symbols.new_zeros(*symbols.shape, int(depth.max()) + 1)  # (B, T, D), by depth
     last = last.scatter(2, depth[..., None], ((time + 1) * opens)[..., None]).cummax(1).values
     innermost = last.gather(2, depth[..., None])[..., 0] - 1
-    before = innermost.roll(1, 1)
-    closed = torch.where(composes, before, -1)
-    closed = torch.where(repeats, closed.roll(1, 1), closed)
     label = symbols.gather(1, innermost.clamp(min=0)) - nonterminals.first
     return BracketStructure(
         opens=opens,
@@ -130,9 +119,28 @@ def bracket_structure(symbols: Tensor, nonterminals: Nonterminals) -> BracketStr
         repeats=repeats,
         depth=depth,
         innermost=innermost,
-        closed=closed,
+        closed=torch.where(composes, innermost.roll(1, 1), -1),
         label=label.masked_fill(innermost < 0, 0),
     )
+
+
+def legal_classes(
+    depth: Tensor, label: Tensor, is_first: Tensor, after_opener: Tensor, num_closers: int
+) -> Tensor:
+    """Which classes of symbols may come next: ``(..., C)`` with C = CLOSE + num_closers.
+
+    Args:
+        depth, label: of the open constituents, how many there are and the innermost one's label.
+        is_first: whether BOS alone has been read.
+        after_opener: whether an opener has been read last.
+        num_closers: 1, or one for each label.
+    """
+    is_open = depth > 0
+    rest = [torch.zeros_like(is_open), is_open, ~is_open & ~is_first, is_open | is_first]
+    closes = (is_open & ~after_opener)[..., None]
+    if num_closers > 1:
+        closes = closes & torch.nn.functional.one_hot(label, num_closers).bool()
+    return torch.cat([torch.stack(rest, -1), closes], -1)
 
 
 def symbol_classes(

@@ -9,13 +9,15 @@ from typing import Any
 
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.model.loading import ModelFolderError
-from pushdown_lm.search.beam import DEFAULT_BEAM
+from pushdown_lm.search.bracket_scorer import BracketScorer
 from pushdown_lm.search.packaged import find_model
 from pushdown_lm.search.pushdown_scorer import PushdownScorer
 from pushdown_lm.search.scorer import CausalLMScorer, _Encoding
 from pushdown_lm.trees import Tree
 
 EvaluationScorer = PushdownScorer | CausalLMScorer
+MODEL_TYPES = ("pushdown", "bracket_lm")
+"""Of the models of this library."""
 
 
 class BaseLMScorer(CausalLMScorer):
@@ -58,24 +60,26 @@ class BaseLMScorer(CausalLMScorer):
 def load_scorer(
     folder: str | Path,
     *,
-    beam: int = DEFAULT_BEAM,
+    beam: int | None = None,
     threshold: float | None = None,
     allow_unknown: bool = False,
     device: Any = None,
 ) -> EvaluationScorer:
-    """The scorer of a Pushdown model, or of any causal language model of Transformers.
+    """The scorer of a model of this library, or of any causal language model of Transformers.
 
     ``config.json`` decides. A plain language model knows neither beam nor threshold, and its
     tokenizer alone says how it reads unknown words.
+
+    Args:
+        beam: the scorer's own default if left out.
     """
     folder = find_model(folder)
     scorer: EvaluationScorer
-    if _model_type(folder) == "pushdown":
-        scorer = PushdownScorer.from_pretrained(
-            folder, beam=beam, threshold=threshold, allow_unknown=allow_unknown
-        )
+    if _model_type(folder) in MODEL_TYPES:
+        scorer = load_parser(folder, beam=beam, threshold=threshold, allow_unknown=allow_unknown)
         scorer.model.to(device)
-        return scorer if scorer.model.config.pushdown_layers else BaseLMScorer(scorer)
+        is_base = not isinstance(scorer, BracketScorer) and not scorer.model.config.pushdown_layers
+        return BaseLMScorer(scorer) if is_base else scorer
     try:
         scorer = CausalLMScorer.from_pretrained(folder, name=str(folder))
     except PushdownError:
@@ -85,6 +89,23 @@ def load_scorer(
         raise ModelFolderError(f"{folder}: cannot be loaded: {detail}") from error
     scorer.model.to(device)
     return scorer
+
+
+def load_parser(
+    folder: str | Path,
+    *,
+    beam: int | None = None,
+    threshold: float | None = None,
+    allow_unknown: bool = False,
+) -> PushdownScorer:
+    """The scorer of a Pushdown model, or of a model that reads brackets."""
+    folder = find_model(folder)
+    options: dict[str, Any] = {"threshold": threshold, "allow_unknown": allow_unknown}
+    if beam is not None:
+        options["beam"] = beam
+    is_bracketed = (folder / "config.json").is_file() and _model_type(folder) == "bracket_lm"
+    kind = BracketScorer if is_bracketed else PushdownScorer
+    return kind.from_pretrained(folder, **options)
 
 
 def check_model_folder(folder: str | Path) -> None:

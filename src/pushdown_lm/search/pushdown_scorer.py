@@ -502,18 +502,20 @@ def _leaves(
     return leaves, counts
 
 
-def _check_folder(folder: Path) -> None:
-    """Raise :class:`ModelFolderError` unless the folder holds a Pushdown model, whole."""
+def _check_folder(
+    folder: Path, model_type: str = PushdownConfig.model_type, name: str = "a Pushdown model"
+) -> None:
+    """Raise :class:`ModelFolderError` unless the folder holds a model of this type, whole."""
     try:
         kind = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
     except (OSError, ValueError, AttributeError, RecursionError):
         inside = folder / "model"
         hint = f"; did you mean {inside}?" if (inside / "config.json").is_file() else ""
         raise ModelFolderError(
-            f"{folder}: expected a Pushdown model, found no readable config.json{hint}"
+            f"{folder}: expected {name}, found no readable config.json{hint}"
         ) from None
-    if kind != PushdownConfig.model_type:
-        raise ModelFolderError(f"{folder}: expected a Pushdown model, found model_type {kind!r}")
+    if kind != model_type:
+        raise ModelFolderError(f"{folder}: expected {name}, found model_type {kind!r}")
     if not list(folder.glob("*.safetensors")):
         raise ModelFolderError(f"{folder}: expected weights in *.safetensors, found none")
     if not (folder / "tokenizer.json").is_file():

@@ -20,6 +20,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -345,11 +346,17 @@ class ScoreCache(ScorerWrapper):
         description = json.dumps(scorer.describe(), sort_keys=True, default=str)
         self._model = hashlib.blake2b(description.encode(), digest_size=8).hexdigest()
         self._known: dict[tuple[str, str], Any] = {}
+        self._num_scored, self._seconds = 0, 0.0
         if path.exists():
             fields = ("model", "kind", "sentence", "value")
             for model, kind, sentence, value in read_appended(path, "a cached score", fields):
                 if model == self._model:
                     self._known[kind, json.dumps(sentence)] = value
+
+    @property
+    def sentences_per_second(self) -> float | None:
+        """How fast the scorer itself has been, on all that it was asked; None if on nothing."""
+        return self._num_scored / self._seconds if self._num_scored else None
 
     def log_probs(self, sentences: Sequence[str]) -> list[float]:
         return self._remember("log_prob", sentences, self.scorer.log_probs)
@@ -388,7 +395,10 @@ class ScoreCache(ScorerWrapper):
             if key not in self._known
         }
         if missing:
+            began = time.monotonic()
             scores = score(list(missing.values()))
+            self._seconds += time.monotonic() - began
+            self._num_scored += len(missing)
             self._known.update(zip(missing, scores, strict=True))
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("a", encoding="utf-8") as file:

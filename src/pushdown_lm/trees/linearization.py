@@ -4,8 +4,8 @@
 
 An action opens a constituent, reads the next token, or closes the constituent opened last. Parts
 of speech are left out, and the tokens of a word follow each other. As everywhere in this library,
-unary chains are one constituent, so a constituent has two children or more; only a sentence of one
-word has a root over a single child.
+unary chains are one constituent, so a constituent has two children or more; only the root of a
+sentence of one word has one.
 
 Actions are integers: 0 reads a token, n > 0 opens a constituent of label number n - 1, and -1
 closes one.
