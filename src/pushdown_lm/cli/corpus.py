@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pushdown_lm.cli.data import OnError
+from pushdown_lm.cli.data import ConstituentsChoice, OnError
 
 app = typer.Typer(help=__doc__, no_args_is_help=True)
 
@@ -29,11 +29,6 @@ class CuttingChoice(StrEnum):
     parser = "parser"
 
 
-class ConstituentsChoice(StrEnum):
-    penn = "penn"
-    heads = "heads"
-
-
 class EngineChoice(StrEnum):
     local = "local"
     ray = "ray"
@@ -42,7 +37,7 @@ class EngineChoice(StrEnum):
 EXAMPLES = """
 Examples:
 
-    pushdown corpus build speeches.txt --parser pushdown:runs/demo/seed0/demo/model
+    pushdown corpus build speeches.txt --parser pushdown:english
     --min-confidence 0.9 --out parsed
 
     pushdown corpus build 'wiki/*.txt.gz' --parser 'command:python parse.py' --persistent
@@ -67,7 +62,8 @@ def build(
         typer.Option(
             metavar="KIND:WHAT",
             help="command:COMMAND reads a sentence per line and writes brackets or CoNLL-U; "
-            "pushdown:MODEL is a model's folder or name.",
+            "pushdown:MODEL is a model's folder or name; link-grammar[:LANG]; spacy:PIPELINE; "
+            "stanza:LANG, or stanza:LANG/constituency.",
         ),
     ],
     out: Annotated[Path, typer.Option(help="The folder to make.")],

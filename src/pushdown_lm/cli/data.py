@@ -27,6 +27,16 @@ class OnError(StrEnum):
     skip = "skip"
 
 
+class ConstituentsChoice(StrEnum):
+    heads = "heads"
+    penn = "penn"
+
+
+class NonprojectiveChoice(StrEnum):
+    report = "report"
+    lift = "lift"
+
+
 class TreeFormat(StrEnum):
     auto = "auto"
     penn = "penn"
@@ -43,6 +53,8 @@ Examples:
     pushdown data build 'wsj/**/*.mrg.gz' --split 0.9,0.05,0.05 --tokenizer bpe:16000 --out data/wsj
 
     pushdown data build corpus.trees --tokenizer gpt2/ --window 512 --errors skip --out data/windows
+
+    pushdown data build 'ud/*.conllu' --constituents penn --nonprojective lift --out data/ud
 """
 
 
@@ -97,6 +109,16 @@ def build(
         ),
     ] = None,
     format: Annotated[TreeFormat, typer.Option(help="Format of the files.")] = TreeFormat.auto,
+    constituents: Annotated[
+        ConstituentsChoice,
+        typer.Option(help="How dependencies become constituents: by heads, or in Penn's manner."),
+    ] = ConstituentsChoice.heads,
+    nonprojective: Annotated[
+        NonprojectiveChoice, typer.Option(help="Whether crossing dependencies are errors.")
+    ] = NonprojectiveChoice.report,
+    language: Annotated[
+        str, typer.Option(help="Whose word lists help --constituents penn: en, de, fr or es.")
+    ] = "en",
     errors: Annotated[
         OnError, typer.Option(help="What to do about a tree that cannot be used.")
     ] = OnError.raise_,
@@ -122,6 +144,9 @@ def build(
         seed=seed,
         format=format.value,
         errors=errors.value,
+        constituents=constituents.value,
+        nonprojective=nonprojective.value,
+        language=language,
     )
     given = {"train": trees, "valid": valid, "test": test}
     sources: dict[str, Any] = {name: files for name, files in given.items() if files}
@@ -140,7 +165,16 @@ def _standard_input(options: DataOptions) -> list[Tree]:
         text = sys.stdin.buffer.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"<stdin>: expected UTF-8, {error}") from None
-    return list(parse_trees(text, format=options.format, errors=options.errors, source="<stdin>"))
+    trees = parse_trees(
+        text,
+        format=options.format,
+        errors=options.errors,
+        constituents=options.constituents,
+        nonprojective=options.nonprojective,
+        language=options.language,
+        source="<stdin>",
+    )
+    return list(trees)
 
 
 @app.command()

@@ -1,8 +1,8 @@
 """Ray Data as the engine: the units as a dataset, the parsers as a pool of actors.
 
 An actor reads a unit from the text file by itself, so on a cluster the text must be readable under
-the same path on every machine. Results come back to this process, which writes each unit once; a unit
-whose actor dies is handed out again by Ray.
+the same path on every machine. Results come back to this process, which writes each unit once; a
+unit whose actor dies is handed out again by Ray.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pushdown_lm.corpora.raw_text import Unit
 from pushdown_lm.errors import PushdownError
 
 UNITS_PER_ROUND = 10_000
-"""Units that Ray gets to know of at once, so that memory is bounded whatever the size of the text."""
+"""Units that Ray gets to know of at once: memory is bounded, whatever the size of the text."""
 
 
 class UnitActor:
@@ -58,11 +58,11 @@ def run_with_ray(
                 [asdict(unit) for unit in chosen.values()], override_num_blocks=len(chosen)
             )
             parsed = rows.map(
-                UnitActor,
+                UnitActor,  # type: ignore[arg-type]
                 fn_constructor_args=(options,),
                 compute=ActorPoolStrategy(size=min(workers, len(chosen))),
             )
-            for row in parsed.iter_rows(prefetch_batches=0):
+            for row in parsed.iter_rows():
                 yield chosen.pop(row["number"]), UnitResult.loads(row["result"])
             assert not chosen, f"Ray left out {sorted(chosen)}"
     except ray.exceptions.RayError as error:

@@ -56,7 +56,7 @@ from pushdown_lm.data.tokenization import (
     train_word_vocabulary,
 )
 from pushdown_lm.files import write_json
-from pushdown_lm.trees import Errors, Format, Tree, read_trees
+from pushdown_lm.trees import Constituents, Errors, Format, Nonprojective, Tree, read_trees
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -94,6 +94,12 @@ class DataOptions:
     """Format of the files, as in `trees.read_trees`."""
     errors: Errors = "raise"
     """What to do about a tree that cannot be used: raise an error, or skip and count it."""
+    constituents: Constituents = "heads"
+    """The rule that turns the dependencies of CoNLL-U into constituents."""
+    nonprojective: Nonprojective = "report"
+    """Whether crossing dependencies are errors, or are lifted."""
+    language: str = "en"
+    """Code of the language whose word lists help the rule `penn`."""
 
     def __post_init__(self) -> None:
         for name in ("window", "max_length"):
@@ -180,7 +186,13 @@ class _Source:
         if self.trees is not None:
             return iter(self.trees)
         return read_trees(
-            self.name, format=options.format, errors=options.errors, counts=self.skipped
+            self.name,
+            format=options.format,
+            errors=options.errors,
+            counts=self.skipped,
+            constituents=options.constituents,
+            nonprojective=options.nonprojective,
+            language=options.language,
         )
 
     def splits(self, options: DataOptions, number: int) -> Iterator[str]:
@@ -240,6 +252,9 @@ def _build_key(
 ) -> str:
     """SHA-256 of all that the content follows from; without a rule, as before there were any."""
     described = asdict(options)
+    for name in ("constituents", "nonprojective", "language"):  # younger than the key
+        if described[name] == getattr(DataOptions, name):
+            del described[name]
     if given is not None:
         described["tokenizer"] = given.backend_tokenizer.to_str()
     contents = [(source.split, source.sha256) for source in corpus]
