@@ -153,7 +153,7 @@ def build(
     if trees == ["-"]:
         sources["train"] = _standard_input(options)
     data = build_data(sources, out, options, processes=processes, overwrite=overwrite)
-    _print_card(data.card)
+    print_card(data.card)
 
 
 def _standard_input(options: DataOptions) -> list[Tree]:
@@ -194,7 +194,7 @@ def show(
     if json:
         typer.echo(json_module.dumps(data.card, indent=2, ensure_ascii=False))
     else:
-        _print_card(data.card)
+        print_card(data.card)
 
 
 def _shares(text: str) -> tuple[float, float, float]:
@@ -222,7 +222,7 @@ COUNTS = {
 }
 
 
-def _print_card(card: dict[str, Any]) -> None:
+def print_card(card: dict[str, Any]) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table

@@ -7,6 +7,8 @@ unit whose actor dies is handed out again by Ray.
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import islice
@@ -39,6 +41,8 @@ def run_with_ray(
     units: Iterator[Unit], options: UnitOptions, workers: int, address: str | None
 ) -> Iterator[tuple[Unit, UnitResult]]:
     """The result of each unit, in the order in which they are finished."""
+    if address is None:  # read when Ray is imported: listen on this machine only
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     try:
         import ray
         from ray.data import ActorPoolStrategy, DataContext
@@ -52,13 +56,15 @@ def run_with_ray(
     try:
         context = DataContext.get_current()
         context.enable_progress_bars = False
+        context.print_on_execution_start = False
         context.execution_options.preserve_order = False
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
         while chosen := {unit.number: unit for unit in islice(units, UNITS_PER_ROUND)}:
             rows = ray.data.from_items(
                 [asdict(unit) for unit in chosen.values()], override_num_blocks=len(chosen)
             )
             parsed = rows.map(
-                UnitActor,  # type: ignore[arg-type]
+                UnitActor,
                 fn_constructor_args=(options,),
                 compute=ActorPoolStrategy(size=min(workers, len(chosen))),
             )

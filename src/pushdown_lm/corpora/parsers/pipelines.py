@@ -1,8 +1,8 @@
 """spaCy and Stanza in this process.
 
 Both cut and tag words by themselves, or take them as they are. Their dependencies become
-constituents by rule; what a constituency parser of theirs gives (benepar in spaCy, Stanza's own) is
-taken as it is. Where a pipeline finds several sentences in one, the later roots depend on the first.
+constituents by rule; the brackets of their constituency parsers (benepar in spaCy, Stanza's own)
+stay. Where a pipeline finds several sentences in one, the later roots depend on the first.
 """
 
 from __future__ import annotations
