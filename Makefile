@@ -55,9 +55,9 @@ picture: $(STAMP)
 	$(BIN)/python -m pushdown_lm.viz.tree_svg runs/demo/seed0/demo/model \
 		'the boys that the dog likes are happy .' docs/images/tree.svg
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt models/english/pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]' --editable models/english
 	touch $(STAMP)
 
 clean:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from dataclasses import dataclass
 
@@ -38,6 +40,23 @@ def run_pushdown(*arguments: object, stdin: str | bytes = "") -> Done:
             output, error = (stream.getvalue().decode() for stream in streams[:2])
     code = stopped.value.code
     return Done(code if isinstance(code, int) else int(code is not None), output, error)
+
+
+def launch_pushdown(processes: int, *arguments: object) -> str:
+    """Run the command in several processes that work together; their standard output.
+
+    The processes take turns on whatever cores there are.
+    """
+    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    call = ["--no-python", sys.executable, "-c", "from pushdown_lm.cli.app import main; main()"]
+    done = subprocess.run(
+        [sys.executable, *launch, *call, *map(str, arguments)],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def parse_command(arguments: list[str]) -> None:

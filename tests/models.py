@@ -4,6 +4,7 @@ pushdown_model    initialized as a new model, then sharpened; every kind of deco
 random_model      all weights drawn alike, so that no parse is likely: for search
 prompt_model      float32 and long positions, for classification
 plain_model       without Pushdown Layers
+bracket_model     PLM, PLM-mask or Transformer Grammar, all weights drawn alike
 """
 
 from __future__ import annotations
@@ -23,8 +24,11 @@ from transformers import (
 )
 
 from pushdown_lm.model.attention import TapeEmbedding
+from pushdown_lm.model.bracket_configuration import BracketConfig
+from pushdown_lm.model.bracket_modeling import BracketForCausalLM
 from pushdown_lm.model.configuration import PushdownConfig
 from pushdown_lm.model.modeling import PushdownForCausalLM
+from pushdown_lm.model.relative_configuration import RelativeConfig
 
 BOS, EOS = 0, 1
 VOCABULARY = 7
@@ -35,6 +39,18 @@ def decoder_config(
     kind: str = "gpt2", *, layers: int = 3, vocabulary: int = 11
 ) -> PreTrainedConfig:
     """A tiny decoder; "nope" has no positions at all, "shared" has one id for BOS and EOS."""
+    if kind == "relative":
+        return RelativeConfig(
+            vocab_size=vocabulary,
+            hidden_size=16,
+            intermediate_size=32,
+            num_hidden_layers=layers,
+            num_attention_heads=4,
+            hidden_dropout=0.0,
+            attention_dropout=0.0,
+            bos_token_id=BOS,
+            eos_token_id=EOS,
+        )
     if kind in ("gpt2", "shared"):
         return GPT2Config(
             vocab_size=vocabulary,
@@ -104,7 +120,9 @@ def random_model(
         "hidden_size": 16,
     }
     config: PreTrainedConfig
-    if decoder == "gpt2":
+    if decoder == "relative":
+        config = decoder_config("relative", vocabulary=vocabulary)
+    elif decoder == "gpt2":
         config = GPT2Config(n_layer=3, n_head=2, **sizes)
     else:
         kind = {"llama": LlamaConfig, "gemma2": Gemma2Config}[decoder]
@@ -159,6 +177,35 @@ def plain_model(vocabulary: int, *, seed: int = 0) -> GPT2LMHeadModel:
         initializer_range=0.5,
     )
     return GPT2LMHeadModel(config)
+
+
+def bracket_model(
+    kind: str,
+    *,
+    seed: int = 0,
+    decoder: str = "llama",
+    words: int = 3,
+    labels: tuple[str, ...] = ("S", "NP"),
+    scale: float = 0.5,
+    padding: int = 0,
+) -> BracketForCausalLM:
+    """A tiny model in float64 whose weights are all random.
+
+    Ids: BOS 0, EOS 1, the words from 2 on, openers, closers, and ``padding`` that are no symbols.
+    """
+    torch.manual_seed(seed)
+    closers = len(labels) if kind == "tg" else 1
+    first = 2 + words
+    config = decoder_config(decoder, vocabulary=first + len(labels) + closers + padding)
+    model = BracketForCausalLM(
+        BracketConfig(
+            decoder_config=config, kind=kind, labels=list(labels), first_nonterminal=first
+        )
+    )
+    model = model.double().eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=scale)
+    return model
 
 
 def tape_embeddings(model: PushdownForCausalLM) -> list[TapeEmbedding]:

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import signal
+
 
 class PushdownError(ValueError):
     """Bad input: the message says what was expected, what came, and where.
 
     The command line prints it without a traceback and exits with code 2.
     """
+
+
+class Interrupted(Exception):
+    """A signal ended training early, at a step whose checkpoint is saved.
+
+    Args:
+        signal_number: of SIGINT or SIGTERM.
+        message: what is saved, and how to continue.
+    """
+
+    def __init__(self, signal_number: int, message: str) -> None:
+        super().__init__(f"{signal.Signals(signal_number).name}: {message}")
+        self.exit_code = 128 + signal_number
 
 
 class ConfigError(PushdownError):

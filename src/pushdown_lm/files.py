@@ -95,7 +95,7 @@ def locked(folder: str | Path, what: str) -> Iterator[None]:
     path = folder / LOCK
     with path.open("a+", encoding="utf-8") as file:
         try:
-            _lock(file)
+            lock_file(file)
         except OSError:
             file.seek(0)
             owner = file.read(80).strip() or "another process"
@@ -109,7 +109,7 @@ def locked(folder: str | Path, what: str) -> Iterator[None]:
             path.unlink(missing_ok=True)
 
 
-def _lock(file: IO[str]) -> None:
+def lock_file(file: IO[str]) -> None:
     """Lock a file for this process, or raise OSError; systems without such locks go without."""
     try:
         import fcntl
@@ -183,6 +183,12 @@ def verify_manifest(folder: str | Path) -> None:
             raise FolderError(f"{path}: its SHA-256 is not that of {MANIFEST}: it is damaged")
 
 
+def verify_if_listed(folder: str | Path) -> None:
+    """:func:`verify_manifest` of a folder that has a manifest; others are taken as they are."""
+    if Path(folder, MANIFEST).is_file():
+        verify_manifest(folder)
+
+
 def _read_manifest(folder: Path) -> dict[str, tuple[int, str]]:
     """Sizes and SHA-256 of the files that a manifest lists, all of them inside the folder."""
     manifest = folder / MANIFEST
@@ -243,7 +249,7 @@ def whole_folder(
         yield staging
         barrier()
         if is_main:
-            _finish(staging, folder)
+            finish_folder(staging, folder)
         barrier()
     except (OSError, SafetensorError) as error:
         raise FolderError(f"{folder}: could not be written ({error})") from error
@@ -252,7 +258,7 @@ def whole_folder(
             shutil.rmtree(staging, ignore_errors=True)
 
 
-def _finish(staging: Path, folder: Path) -> None:
+def finish_folder(staging: Path, folder: Path) -> None:
     """Seal a folder with its manifest, bring it to the disk, and give it its name."""
     write_manifest(staging)
     for path in [*staging.rglob("*"), staging]:

@@ -18,7 +18,9 @@ from types import ModuleType
 AFTER = {
     "transformers.models.auto.configuration_auto": "pushdown_lm.model.configuration",
     "transformers.models.auto.modeling_auto": "pushdown_lm.model.modeling",
+    "pushdown_lm.model.configuration": "pushdown_lm.model.bracket_configuration",
     "pushdown_lm.model.modeling": "pushdown_lm.model.classification",
+    "pushdown_lm.model.classification": "pushdown_lm.model.bracket_modeling",
 }
 """What is imported right after each of these modules."""
 

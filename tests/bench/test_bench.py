@@ -10,11 +10,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from pushdown_lm.bench import adapt as bench_adapt
 from pushdown_lm.bench import measure
+from pushdown_lm.bench import search as bench_search
 from pushdown_lm.bench import train as bench_train
 from pushdown_lm.bench import trees as bench_trees
 from pushdown_lm.errors import PushdownError
+from pushdown_lm.search.pushdown_scorer import PushdownScorer
+from pushdown_lm.training.run import run_recipe
 from pushdown_lm.trees.oracle import tree_from_attachments
+from tests.tiny_training import tiny_data, tiny_recipe
 
 
 def test_contenders_take_turns() -> None:
@@ -59,6 +64,26 @@ def test_train_bench(monkeypatch: pytest.MonkeyPatch) -> None:
         list(bench_train.run(["huge"], repeats=1))
 
 
+def test_adapt_bench(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = bench_adapt.Case(3, 16, 24, 4, 2, 11, pushdown_layers=1, batch=2, length=12)
+    monkeypatch.setitem(bench_adapt.CASES, "tiny", case)
+    seconds = {"whole": 12.0, "full": 4.0, "cached": 3.0, "lower_layers": 1.0}
+
+    def interleave(steps: dict[str, Callable[[], None]], repeats: int) -> dict[str, float]:
+        assert steps.keys() == seconds.keys()
+        for take in steps.values():  # the steps are real, only the clock is not
+            take()
+        return seconds
+
+    monkeypatch.setattr(bench_adapt, "interleave", interleave)
+    (result,) = bench_adapt.run(["tiny"], repeats=1)
+    assert result["cached_to_whole"] == 4.0
+    assert result["cached_to_full"] == 1.33
+    assert result["lower_layers_tokens_per_second"] == 24.0
+    with pytest.raises(PushdownError, match="no bench case 'huge'"):
+        list(bench_adapt.run(["huge"], repeats=1))
+
+
 def test_trees_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count(0.0, 0.5)  # seconds: every round takes half of one
     monkeypatch.setattr(bench_trees, "process_time", lambda: next(clock))
@@ -70,6 +95,21 @@ def test_trees_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert reading["trees_per_second"] == 4
     assert reading["words_per_second"] == 10
     assert tapes["milliseconds_per_sentence"] == 7.8125  # 64 sentences
+
+
+def test_search_of_a_trained_model(tmp_path: Path) -> None:
+    run_recipe(tiny_recipe(), tiny_data(tmp_path / "data"), tmp_path / "run")
+    model = str(tmp_path / "run" / "model")
+    (result,) = bench_search.run_model(model, 4, 2.0, repeats=1, sentences=3, words=(1, 40))
+    assert result["sentences"] == 3
+    assert result["sentences_per_second"] > 0
+    scorer = PushdownScorer.from_pretrained(model, beam=4, threshold=2.0)
+    texts = bench_search.sampled_sentences(scorer, 3, (1, 40))
+    found = [analysis.result for analysis in scorer.analyse(texts)]
+    assert result["largest_lost_nats"] == round(max(one.lost_nats for one in found), 4)
+    assert result["cells_per_sentence"] == round(sum(one.num_cells for one in found) / 3)
+    with pytest.raises(PushdownError, match="expected 3 sentences of 1000 to 1001 words"):
+        bench_search.sampled_sentences(scorer, 3, (1000, 1001))
 
 
 def test_random_attachments_are_legal() -> None:

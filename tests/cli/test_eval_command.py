@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pushdown_lm.cli.search import DEFAULT_THRESHOLD
+from pushdown_lm.cli.options import DEFAULT_THRESHOLD
 from pushdown_lm.data.tokenization import detokenize, train_bpe, train_word_vocabulary
 from pushdown_lm.evals.blimp import evaluate_blimp, load_blimp
 from pushdown_lm.evals.sg import evaluate_sg, load_suites
@@ -22,7 +19,7 @@ from pushdown_lm.search.loading import BaseLMScorer, load_scorer
 from pushdown_lm.search.pushdown_scorer import PushdownScorer
 from pushdown_lm.search.scorer import CausalLMScorer
 from pushdown_lm.trees import parse_tree, to_brackets
-from tests.command_line import run_pushdown
+from tests.command_line import launch_pushdown, run_pushdown
 from tests.evals.conftest import build_tokenizer
 from tests.evals.test_attention import REGIONS_OF_SUITES
 from tests.models import plain_model, random_model
@@ -213,21 +210,8 @@ def test_two_processes_share_the_sentences(
 ) -> None:
     command = ("sg", "--model", models["pushdown"], "--data", data / "suites", *SG)
     alone, _ = evaluate(*command, "--cache", tmp_path / "alone.jsonl")
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone")
-    done = subprocess.run(
-        [
-            *(*torchrun, "--nproc-per-node", "2", "--no-python"),
-            *(sys.executable, "-c", "from pushdown_lm.cli.app import main; main()", "eval"),
-            *map(str, command),
-            *("--out", str(tmp_path / "two.json"), "--cache", str(tmp_path / "two.jsonl")),
-        ],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("mean over suites") == 1
+    files = ("--out", tmp_path / "two.json", "--cache", tmp_path / "two.jsonl")
+    assert launch_pushdown(2, "eval", *command, *files).count("mean over suites") == 1
     assert json.loads((tmp_path / "two.json").read_text()) == alone
     one, two = (
         {record["sentence"]: record["value"] for record in read_records(tmp_path / name)}

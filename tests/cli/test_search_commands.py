@@ -7,16 +7,20 @@ import io
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pushdown_lm.bench import search as bench_search
+from pushdown_lm.cli import search as search_commands
+from pushdown_lm.cli.formats import joint_row
 from pushdown_lm.data.tokenization import detokenize, train_bpe, train_word_vocabulary
+from pushdown_lm.files import lock_file
 from pushdown_lm.search.beam import posteriors
-from pushdown_lm.search.pushdown_scorer import PushdownScorer
+from pushdown_lm.search.pushdown_scorer import Encoded, PushdownScorer
 from pushdown_lm.trees import parse_tree, to_brackets
 from tests.command_line import run_pushdown
 from tests.models import random_model
@@ -308,6 +312,108 @@ def test_an_error_leaves_the_old_file(pushdown: Pushdown, word: Path, tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == ["scores.tsv"]
 
 
+def interrupt_after(monkeypatch: pytest.MonkeyPatch, chunks: int) -> None:
+    """Ctrl-C while the search of a later chunk runs."""
+    whole = PushdownScorer.analyse_batches
+    seen = 0
+
+    def interrupted(self: PushdownScorer, encoded: Sequence[Encoded]) -> Iterator[Any]:
+        nonlocal seen
+        seen += 1
+        if seen > chunks:
+            raise KeyboardInterrupt
+        return whole(self, encoded)
+
+    monkeypatch.setattr(PushdownScorer, "analyse_batches", interrupted)
+
+
+@pytest.mark.parametrize(
+    "command", [["score"], ["surprisal", "--unit", "word"], ["parse", "--n-best", "2"]]
+)
+def test_an_interrupted_command_resumes(
+    command: list[str],
+    pushdown: Pushdown,
+    word: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(search_commands, "CHUNK", 2)
+    lines = ["the dog", "she barks", "the cat", "the dog is here .", "she is", "here she is"]
+    file, out = tmp_path / "in.txt", tmp_path / "out.tsv"
+    file.write_text(text(lines))
+    name, *options = command
+    arguments = [name, word, file, *options, "--keep-going", "--beam", 3]
+    whole = pushdown(*arguments).out
+    arguments += ["--out", out]
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 2)
+        run = pushdown(*arguments)
+    assert (run.code, out.exists()) == (130, False)
+    assert "4 of 6 are in" in run.err
+    with (tmp_path / "out.tsv.partial").open("a") as partial:
+        partial.write("a row that a crash cut sh")
+    file.write_text(text([*lines[:4], "she is here"]))  # what is not done yet may change
+
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 1)  # the rest is one chunk
+        run = pushdown(*arguments)
+    assert (run.code, "Resuming after 4 of 5" in run.err) == (1, True)
+    assert "1 left out" in run.err
+    assert {path.name for path in tmp_path.iterdir()} == {"in.txt", "out.tsv"}
+    assert out.read_text() == pushdown(*arguments[:-2]).out != whole
+
+
+@pytest.mark.parametrize("change", ["options", "input", "state"])
+def test_what_was_made_otherwise_is_not_resumed(
+    change: str, pushdown: Pushdown, word: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search_commands, "CHUNK", 1)
+    file, out = tmp_path / "in.txt", tmp_path / "out.tsv"
+    file.write_text(text(["the dog", "she barks"]))
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 1)
+        assert pushdown("score", word, file, "--out", out, "--beam", 3).code == 130
+    options = ["--beam", 4 if change == "options" else 3]
+    if change == "input":
+        file.write_text(text(["the dog barks", "she barks"]))
+    if change == "state":
+        (tmp_path / "out.tsv.partial.json").write_text('{"done": ')
+    run = pushdown("score", word, file, "--out", out, *options)
+    assert (run.code, "Resuming" in run.err) == (0, False)
+    assert out.read_text() == pushdown("score", word, file, *options).out
+
+
+def test_interrupted_trees_resume(
+    pushdown: Pushdown, word: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search_commands, "CHUNK", 1)
+    trees, out = text(["(S the dog)", "(S she barks)", "(S she (VP is here))"]), tmp_path / "out"
+    whole = pushdown("score", word, "--tree", stdin=trees).out
+
+    def interrupted(number: int, *rest: Any) -> dict[str, Any]:
+        if number == 3:
+            raise KeyboardInterrupt
+        return joint_row(number, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(search_commands, "joint_row", interrupted)
+        assert pushdown("score", word, "--tree", "--out", out, stdin=trees).code == 130
+    run = pushdown("score", word, "--tree", "--out", out, stdin=trees)
+    assert (run.code, out.read_text()) == (0, whole)
+    assert "Resuming after 2 of 3" in run.err
+
+
+def test_two_commands_do_not_write_one_file(pushdown: Pushdown, word: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.tsv"
+    with (tmp_path / "out.tsv.partial").open("a") as other:
+        lock_file(other)
+        run = pushdown("score", word, "--out", out, stdin="the dog\n")
+    assert (run.code, run.err.splitlines()[-1]) == (
+        2,
+        f"pushdown: {out}: another process is writing it",
+    )
+
+
 def test_what_is_not_a_model(pushdown: Pushdown, tmp_path: Path, word: Path) -> None:
     run = pushdown("score", tmp_path, stdin="a")
     assert (run.code, run.err) == (
@@ -318,7 +424,7 @@ def test_what_is_not_a_model(pushdown: Pushdown, tmp_path: Path, word: Path) -> 
     run = pushdown("score", word, tmp_path / "absent.txt")
     assert (run.code, run.err) == (
         2,
-        f"Loading {word} ...\npushdown: {tmp_path}/absent.txt: No such file or directory\n",
+        f"pushdown: {tmp_path}/absent.txt: No such file or directory\n",
     )
 
 

@@ -89,3 +89,15 @@ def test_example_above_the_budget() -> None:
 def test_no_sentences_at_all() -> None:
     with pytest.raises(DataError, match="max_sentences: expected at least 1, got 0"):
         TokenBudgetBatches([3], 10, seed=0, max_sentences=0)
+
+
+def test_examples_of_equal_length_are_sorted_by_width() -> None:
+    generator = np.random.default_rng(0)
+    lengths, widths = generator.integers(1, 4, 200), generator.integers(1, 50, 200)
+    batches = TokenBudgetBatches(lengths, 12, seed=1, widths=widths)
+    drawn = sorted(batches, key=lambda batch: (-lengths[batch[0]], -widths[batch[0]]))
+    keys = [(-lengths[n], -widths[n]) for batch in drawn for n in batch]
+    assert keys == sorted(keys)
+    assert sorted(n for batch in batches for n in batch) == list(range(200))
+    plain = TokenBudgetBatches(lengths, 12, seed=1)
+    assert [len(batch) for batch in plain] == [len(batch) for batch in batches]

@@ -210,7 +210,7 @@ def test_windows_keep_sentences_whole(sizes: list[int], length: int, shared: boo
     words = [token for window in windows for token in window.input_ids if token != 9]
     assert words == [token for one in sentences for token in one.input_ids if token != 9]
     for window in windows:
-        ids, attachments = window
+        ids, attachments, _ = window
         assert len(ids) == len(attachments) <= length
         assert ids[0] == 9
         assert ids[-1] == 9

@@ -30,6 +30,7 @@ class RecordedScorer:
     def __init__(self, bits: Mapping[str, float], default: float = 3.0) -> None:
         self.name = "recorded"
         self.parses = True
+        self.is_exact = True
         self.bits = bits
         self.default = default
         self.calls: list[list[Any]] = []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pushdown_lm.experiments.box_model import BoxError, fill_card, pack_model
+from pushdown_lm.experiments.box_model import BoxError, pack_model, write_card
 from pushdown_lm.search.packaged import ModelNameError, find_model, installed_models
 from pushdown_lm.search.pushdown_scorer import PushdownScorer
 from pushdown_lm.training.run import run_recipe
@@ -36,12 +36,11 @@ def test_packed_model_is_found_by_name_and_scores_alike(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(tmp_path, "tiny_models:tiny")
-    folder = pack_model(run, tmp_path / "tiny_models" / "model", card="# Tiny\n")
+    folder = pack_model(run, tmp_path / "tiny_models" / "model")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     assert "tiny" in installed_models()
     assert find_model("tiny") == folder
     assert find_model(folder) == folder
-    assert (folder / "README.md").read_text() == "# Tiny\n"
     packed = PushdownScorer.from_pretrained("tiny")
     trained = PushdownScorer.from_pretrained(run / "model")
     sentence = "the dog sleeps ."
@@ -57,11 +56,14 @@ def test_names_that_are_not_installed(tmp_path: Path) -> None:
         pack_model(tmp_path, tmp_path / "out")
 
 
-def test_scores_of_the_card_come_from_results() -> None:
+def test_scores_of_the_card_come_from_results(tmp_path: Path) -> None:
     results = {
         "options": {"tests": {"trees": {}}},
         "titles": {"english": "Ours"},
         "seeds": {"0": {"english": {"sg": {"accuracy": 0.625}}}},
     }
-    card = fill_card("# English\n\n$scores\n", results)
+    (tmp_path / "card.md").write_text("# English\n\n$scores\n")
+    write_card(tmp_path, results)
+    card = (tmp_path / "README.md").read_text()
+    assert card.startswith("# English\n\n| ")
     assert "| SG suites (31), accuracy, % | 62.5 |" in card

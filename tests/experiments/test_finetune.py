@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import json
 import operator
-import sys
-from dataclasses import replace
+import os
+import signal
+from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
+from transformers.trainer_utils import EvalLoopOutput
 
-from pushdown_lm.cli import app as cli
 from pushdown_lm.corpora.glue import TASKS, load_examples
-from pushdown_lm.errors import PushdownError
+from pushdown_lm.errors import Interrupted, PushdownError
 from pushdown_lm.experiments import finetune as finetune_module
 from pushdown_lm.experiments.finetune import (
     PRESETS,
     FinetuneOptions,
     finetune_all,
     prepare,
-    prompt_loss,
     split_off,
+)
+from pushdown_lm.experiments.prompt_trainer import (
+    PromptCollator,
+    PromptTrainer,
+    count_prompt_targets,
+    prompt_losses,
 )
 from pushdown_lm.experiments.prompts import FinetuneError, Prompt, PromptEncoder
 from pushdown_lm.model.layers import decoder_blocks
@@ -39,9 +46,12 @@ from pushdown_lm.training.freezing import (
     trainable_parameters,
 )
 from pushdown_lm.training.lora import add_lora, merge_lora
+from pushdown_lm.training.trainer import TrainingError
 from pushdown_lm.trees.oracle import tree_from_attachments
+from tests.command_line import launch_pushdown, run_pushdown
 from tests.models import BOS, EOS, pushdown_model, random_model
 from tests.tiny_glue import PLACES, save_model, save_tasks
+from tests.tiny_training import at_step
 
 FAST = FinetuneOptions(epochs=1, batch_size=4, lr=1e-3, beam=3, max_train=8, max_eval=6)
 
@@ -61,15 +71,6 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_model(tmp_path_factory.mktemp("models") / "base" / "model", pushdown_layers=[])
 
 
-def run_cli(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    monkeypatch.setattr(sys, "argv", ["pushdown", *map(str, arguments)])
-    try:
-        cli.main()
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
-
-
 # ------------------------------------------------------------------ the command
 
 
@@ -81,13 +82,12 @@ def test_all_tasks_by_command(
     pushdown: Path,
     base: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     command = ("finetune", "all", "--model", base, "--model", pushdown, "--data", data)
     command += ("--out", tmp_path, "--seeds", 2, *SMALL)
-    assert run_cli(monkeypatch, *command) == 0
-    header, *rows, constant = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    done = run_pushdown(*command)
+    assert done.exit_code == 0
+    header, *rows, constant = [line.split("\t") for line in done.output.splitlines()]
     assert header == [
         "model",
         "kind",
@@ -113,13 +113,12 @@ def test_real_slices_by_command(
     pushdown: Path,
     task: str,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     small = ("--max-train", 2, "--max-eval", 2, "--beam", 1, "--epochs", 1, "--batch-size", 4)
     command = ("finetune", task, "--model", pushdown, "--data", shared_data / "glue")
-    assert run_cli(monkeypatch, *command, "--out", tmp_path, "--seeds", 1, *small) == 0
-    header, row, *_ = (line.split("\t") for line in capsys.readouterr().out.splitlines())
+    done = run_pushdown(*command, "--out", tmp_path, "--seeds", 1, *small)
+    assert done.exit_code == 0
+    header, row, *_ = (line.split("\t") for line in done.output.splitlines())
     assert len(header) == len(row) == 2 + len(TASKS[task].metrics)
     assert all(-100 <= float(cell) <= 100 for cell in row[2:])
 
@@ -129,13 +128,12 @@ def test_bad_input_is_one_line_and_exit_code_2(
     pushdown: Path,
     base: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def attempt(task: str, model: Path, folder: Path, *more: object) -> str:
         command = ("finetune", task, "--model", model, "--data", folder, "--out", tmp_path / "out")
-        assert run_cli(monkeypatch, *command, *SMALL, *more) == 2
-        return capsys.readouterr().err.strip().splitlines()[-1]
+        done = run_pushdown(*command, *SMALL, *more)
+        assert done.exit_code == 2
+        return done.error.strip().splitlines()[-1]
 
     assert "expected one of rte, sst5" in attempt("cola", pushdown, data)
     assert "expected train.tsv of RTE" in attempt("rte", pushdown, tmp_path)
@@ -211,9 +209,9 @@ def test_loss_is_that_of_the_model_where_both_parts_weigh_alike(
     answers = len(prompt.input_ids) - prompt.answer
     roots = sum(token == model.config.bos_token_id for token in prompt.input_ids)
     rest = len(prompt.input_ids) - roots - answers
-    answer_loss = prompt_loss(model, [prompt], lm_weight=0.0).item()
-    rest_loss = prompt_loss(model, [prompt], lm_weight=1.0).item() - answer_loss
-    mean = (answers * answer_loss + rest * rest_loss) / (answers + rest)
+    batch = PromptCollator(model.config.pad_token_id)([asdict(prompt)])
+    assert count_prompt_targets(model, batch).tolist() == [answers, rest]
+    mean = prompt_losses(model, batch, model).sum().item() / (answers + rest)
     assert mean == pytest.approx(whole, rel=1e-5)
 
 
@@ -229,7 +227,7 @@ def test_training_fits_what_it_is_trained_on(pushdown: Path, data: Path, tmp_pat
         [TASKS["sst5"]], [pushdown], data, tmp_path, options, seeds=1, save=True
     )
     assert result.runs[0].metrics["accuracy"] == 1.0
-    load_model(tmp_path / "sst5" / "pushdown" / "seed-0")
+    load_model(tmp_path / "sst5" / "pushdown" / "seed-0" / "model")
 
 
 def test_finished_runs_are_kept(pushdown: Path, tmp_path: Path) -> None:
@@ -256,7 +254,7 @@ def test_finished_runs_are_kept(pushdown: Path, tmp_path: Path) -> None:
 
 def test_regression_model_is_saved_whole(pushdown: Path, data: Path, tmp_path: Path) -> None:
     finetune_all([TASKS["stsb"]], [pushdown], data, tmp_path, FAST, seeds=1, save=True)
-    folder = tmp_path / "stsb" / "pushdown" / "seed-0"
+    folder = tmp_path / "stsb" / "pushdown" / "seed-0" / "model"
     model = AutoModelForSequenceClassification.from_pretrained(folder)
     assert model.config.num_labels == 1
     assert not model.score.weight.eq(0).all()
@@ -268,13 +266,14 @@ def test_regression_model_is_saved_whole(pushdown: Path, data: Path, tmp_path: P
     ids=["freeze", "checkpointing", "bf16"],
 )
 def test_cheap_training(
-    pushdown: Path, data: Path, tmp_path: Path, change: dict[str, object]
+    pushdown: Path, scorer: PushdownScorer, data: Path, tmp_path: Path, change: dict[str, object]
 ) -> None:
     options = replace(FAST, **change)  # type: ignore[arg-type]
     prepared = prepare(pushdown, TASKS["rte"], data, tmp_path / "parses.jsonl", options)
-    run = finetune_module.finetune(pushdown, TASKS["rte"], prepared, options)
+    run = finetune_module.finetune(pushdown, TASKS["rte"], prepared, options, tmp_path / "run")
     assert run.steps == 2
-    assert (run.trainable_parameters < run.parameters) == ("freeze" in change)
+    head = sum(parameter.numel() for parameter in scorer.model.head.parameters())
+    assert (run.trainable_parameters < run.parameters - head) == ("freeze" in change)
     assert run.peak_memory_megabytes > 0
 
 
@@ -413,7 +412,7 @@ def test_finetuning_with_adapters(pushdown: Path, data: Path, tmp_path: Path) ->
         [TASKS["rte"]], [pushdown], data, tmp_path, options, seeds=1, save=True
     )
     assert result.runs[0].trainable_parameters < result.runs[0].parameters
-    model, _ = load_model(tmp_path / "rte" / "pushdown" / "seed-0")
+    model, _ = load_model(tmp_path / "rte" / "pushdown" / "seed-0" / "model")
     assert not any("lora" in name for name in model.state_dict())
 
 
@@ -429,11 +428,9 @@ def test_presets() -> None:
         replace(FAST, patience=0)
 
 
-def test_the_paper_s_prompts(
-    data: Path, pushdown: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_paper_s_prompts(data: Path, pushdown: Path, tmp_path: Path) -> None:
     command = ("finetune", "stsb", "--model", pushdown, "--data", data, "--out", tmp_path)
-    assert run_cli(monkeypatch, *command, "--preset", "paper", "--seeds", 1, *SMALL) == 0
+    assert run_pushdown(*command, "--preset", "paper", "--seeds", 1, *SMALL).exit_code == 0
     options = json.loads((tmp_path / "results.json").read_text())["options"]
     assert (options["batch_size"], options["lr"], options["schedule"]) == (4, 3e-5, "constant")
     assert options["patience"] == PRESETS["paper"].patience
@@ -457,15 +454,123 @@ def test_early_stopping_keeps_the_best_epoch(
     options = replace(FAST, epochs=9, patience=2, held_out=0.5)
     losses, seen = iter([2.0, 3.0, 2.5, 1.0]), list[torch.Tensor]()
 
-    def loss(model: torch.nn.Module, *_: object) -> float:
-        seen.append(next(model.parameters()).detach().clone())
-        return next(losses)
+    def loss(self: PromptTrainer, *_: object, **__: object) -> EvalLoopOutput:
+        seen.append(next(self.bare_model.parameters()).detach().clone())
+        metrics = {"eval_answer_loss": next(losses)}
+        return EvalLoopOutput(None, None, metrics, 4)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(finetune_module, "held_out_loss", loss)
+    monkeypatch.setattr(PromptTrainer, "evaluation_loop", loss)
     prepared = prepare(pushdown, TASKS["stsb"], data, tmp_path / "parses.jsonl", options)
-    model = finetune_module._load(pushdown, TASKS["stsb"], prepared)[0]
-    steps = finetune_module._train(model, prepared, options, 0, "test")
-    assert (steps, len(seen)) == (3, 3)
+    run = tmp_path / "run"
+    found = finetune_module.finetune(pushdown, TASKS["stsb"], prepared, options, run, save=True)
+    assert (found.steps, len(seen)) == (3, 3)
+    model = AutoModelForSequenceClassification.from_pretrained(run / "model")
     weights = next(model.parameters())
     assert torch.equal(weights, seen[0])
     assert not torch.equal(weights, seen[2])
+
+
+def test_held_out_loss_is_the_mean_over_all_answers(
+    data: Path, pushdown: Path, tmp_path: Path
+) -> None:
+    options = replace(FAST, patience=1, held_out=0.6, batch_size=2)
+    prepared = prepare(pushdown, TASKS["rte"], data, tmp_path / "parses.jsonl", options)
+    finetune_module.finetune(pushdown, TASKS["rte"], prepared, options, tmp_path / "run", save=True)
+    records = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    measured = [record for record in records if record["kind"] == "eval"][-1]
+    model, _ = load_model(tmp_path / "run" / "model")
+    _, held_out = split_off(prepared.train, options, 0)
+    batch = PromptCollator(model.config.pad_token_id)([asdict(prompt) for prompt in held_out])
+    with torch.no_grad():
+        means = prompt_losses(model.eval(), batch, model) / count_prompt_targets(model, batch)
+    assert [measured["answer_loss"], measured["lm_loss"]] == pytest.approx(means.tolist(), rel=1e-4)
+
+
+# ------------------------------------------------------------------ interruptions and failures
+
+
+def test_an_interrupted_run_continues_number_for_number(
+    data: Path, pushdown: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = replace(FAST, epochs=3, patience=3, held_out=0.25)
+
+    def run(out: str) -> list[finetune_module.Run]:
+        tasks = [TASKS["mrpc"]]
+        return finetune_all(tasks, [pushdown], data, tmp_path / out, options, seeds=1, save=True)[
+            0
+        ].runs
+
+    (whole,) = run("whole")
+    with monkeypatch.context() as patch:
+        at_step(3, lambda: os.kill(os.getpid(), signal.SIGINT), patch)
+        with pytest.raises(Interrupted, match="checkpoint-3; the same command continues"):
+            run("interrupted")
+    (resumed,) = run("interrupted")
+    assert (resumed.metrics, resumed.steps) == (whole.metrics, whole.steps)
+    folders = [tmp_path / out / "mrpc" / "pushdown" / "seed-0" for out in ("whole", "interrupted")]
+    for name in ("metrics.jsonl", "model/model.safetensors"):
+        one, other = ((folder / name).read_bytes() for folder in folders)
+        assert one == other
+    assert not list(folders[1].glob("checkpoint-*"))
+
+
+def test_a_failing_model_does_not_lose_the_others(
+    data: Path, pushdown: Path, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = PromptTrainer.train_from
+
+    def fail(self: PromptTrainer, *arguments: Any) -> None:
+        if self.bare_model.config.pushdown_layers:
+            raise TrainingError("step 1: the loss is not finite")
+        whole(self, *arguments)
+
+    monkeypatch.setattr(PromptTrainer, "train_from", fail)
+    done = run_pushdown(
+        "finetune", "rte", "--model", pushdown, "--model", base, "--data", data,
+        "--out", tmp_path, "--seeds", 1, *SMALL,
+    )  # fmt: skip
+    assert done.exit_code == 1
+    assert "pushdown: RTE, pushdown: step 1: the loss is not finite" in done.error
+    assert [line.split("\t")[0] for line in done.output.splitlines()[1:2]] == ["base"]
+    results = json.loads((tmp_path / "results.json").read_text())["results"]
+    assert [result["model"] for result in results] == ["base"]
+
+
+@pytest.mark.parametrize("wrong", ["second model", "second task", "layers", "output", "split"])
+def test_what_is_wrong_is_found_before_the_work(
+    wrong: str, data: Path, pushdown: Path, base: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    tasks = ["rte", "cola"] if wrong == "second task" else ["rte"]
+    models = [pushdown, tmp_path if wrong == "second model" else base]
+    out = tmp_path / ("file" if wrong == "output" else "out")
+    more = {"layers": ["--freeze", "lower:9"], "split": ["--split", "test"]}.get(wrong, [])
+    message = {
+        "second model": "expected a Pushdown model",
+        "second task": "expected one of rte, sst5",
+        "layers": "lower:9 of a decoder with",
+        "output": "expected a folder",
+        "split": "RTE has no test split; it has train, dev",
+    }[wrong]
+    named = [part for model in models for part in ("--model", model)]
+    done = run_pushdown("finetune", *tasks, *named, "--data", data, "--out", out, *more, *SMALL)
+    assert (done.exit_code, message in done.error) == (2, True), done.error
+    assert not (tmp_path / "out" / "parses.jsonl").exists()
+
+
+def test_two_processes_finetune_as_one(data: Path, pushdown: Path, tmp_path: Path) -> None:
+    command = ["finetune", "rte", "--model", pushdown, "--data", data, "--seeds", 1, "--save"]
+    options = ["--batch-size", 4, "--epochs", 1, "--max-train", 8, "--max-eval", 7, "--beam", 2]
+    assert run_pushdown(*command, *options, "--out", tmp_path / "one").exit_code == 0
+    launch_pushdown(2, *command, *options, "--out", tmp_path / "two")
+    one, two = (
+        load_model(tmp_path / out / "rte" / "pushdown" / "seed-0" / "model")[0].state_dict()
+        for out in ("one", "two")
+    )
+    for name, weight in one.items():
+        torch.testing.assert_close(weight, two[name], atol=1e-6, rtol=1e-5)
+    results = [
+        json.loads((tmp_path / out / "results.json").read_text())["results"][0]["runs"][0]
+        for out in ("one", "two")
+    ]
+    assert results[0]["metrics"] == results[1]["metrics"]

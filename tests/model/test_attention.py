@@ -36,11 +36,12 @@ class Inputs:
     tape: Tensor
     mask: Tensor | None
     depth_query: Tensor | None
+    bias: Tensor | None = None
 
     @property
     def leaves(self) -> list[Tensor]:
-        leaves = [self.query, self.key, self.value, self.weight]
-        return leaves if self.depth_query is None else [*leaves, self.depth_query]
+        given = (self.query, self.key, self.value, self.weight, self.depth_query, self.bias)
+        return [leaf for leaf in given if leaf is not None]
 
     def run(self, name: str) -> Tensor:
         if name == "reference":
@@ -52,15 +53,16 @@ class Inputs:
                 self.weight,
                 self.depth_query,
                 mask=self.mask,
+                bias=self.bias,
                 scaling=SCALING,
             )
             return output
         table = (self.query if self.depth_query is None else self.depth_query) @ self.weight.T
         arguments = (self.query, self.key, self.value, self.tape, table)
         if name == "tiled":
-            return tiled(*arguments, mask=self.mask, scaling=SCALING)
+            return tiled(*arguments, mask=self.mask, bias=self.bias, scaling=SCALING)
         function = {"gather": gather, "flex": flex}[name]
-        return function(*arguments, mask=self.mask, scaling=SCALING)[0]
+        return function(*arguments, mask=self.mask, bias=self.bias, scaling=SCALING)[0]
 
     def gradients(self, name: str) -> tuple[Tensor, ...]:
         output = self.run(name)
@@ -94,6 +96,7 @@ def inputs(draw: st.DrawFn) -> Inputs:
         depth_query=normal(batch, groups * repeats, queries, width)
         if draw(st.booleans())
         else None,
+        bias=normal(batch, groups * repeats, queries, keys) if draw(st.booleans()) else None,
     )
 
 
@@ -200,10 +203,13 @@ def test_no_square_tensor_outlives_the_forward_pass() -> None:
     assert sum(saved) - tape.numel() < 30 * length
 
 
-def test_custom_operators_are_well_formed() -> None:
+@pytest.mark.parametrize("biased", [False, True])
+def test_custom_operators_are_well_formed(biased: bool) -> None:
     case = example(queries=3, keys=3)
     table = (case.query @ case.weight.T).detach().requires_grad_()
-    arguments = (case.query, case.key, case.value, case.tape, table, None, SCALING, 0.0, 0)
+    bias = torch.randn(2, 4, 3, 3, dtype=torch.float64, requires_grad=True) if biased else None
+    tensors = (case.query, case.key, case.value, case.tape, table, None, bias)
+    arguments = (*tensors, SCALING, 0.0, 0)
     torch.library.opcheck(tiled_attention._forward, arguments)
 
 

@@ -455,6 +455,6 @@ def test_bad_choices_of_what_is_trained(converted: Path) -> None:
     with pytest.raises(RecipeError, match=r"training\.freeze: expected none, all-but-pushdown"):
         continued(converted, "training.freeze=upper")
     with pytest.raises(RecipeError, match=r"training\.freeze, lora: .* choose one"):
-        continued(converted, "training.freeze=lower", "training.lora={}")
+        continued(converted, "training.freeze=all-but-pushdown", "training.lora={}")
     with pytest.raises(RecipeError, match=r"training\.lora\.rank: expected"):
         continued(converted, "training.lora={rank: 0}")

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pushdown_lm.model.head import AttachmentHead
+from pushdown_lm.model.sinusoids import sinusoids
 from pushdown_lm.trees import Tree
 from pushdown_lm.trees.oracle import Candidates, attachments_from_tree, candidates, parse_state
 from tests.strategies import binary_trees
@@ -87,10 +88,46 @@ def test_appendix_variant_is_what_the_paper_prints(sees_tape: bool) -> None:
             key = head.compose(key)
         expected[row, decision, slot] = query @ key * WIDTH**-0.5
     torch.testing.assert_close(scores, expected)
+    check_gradients(head, scores, expected, options.legal)
+
+
+def test_published_variant_is_the_authors_form() -> None:
+    """Against the formulas, candidate by candidate, with gradients."""
+    features, options = prepare([Tree(tuple("abcd"), ((0, 2), (2, 4), (0, 4)))] * 2)
+    features = features[:1]
+    size = options.index.shape[:2]
+    torch.manual_seed(0)
+    head = AttachmentHead(WIDTH, WIDTH, 4, variant="published", tape_width=3).double()
+    assert head.tape_embedding is not None
+    torch.nn.init.normal_(head.tape_embedding)
+    hidden, following = torch.randn(2, *size, WIDTH, dtype=torch.float64)
+    distance = torch.arange(1, size[1] + 1)[:, None] - options.index
+    keys = head.keys(hidden)
+    scores = head(hidden, following, keys, options.index, options.legal, features, distance)
+
+    expected = torch.full_like(scores, -torch.inf)
+    for row, decision, slot in options.legal.nonzero().tolist():
+        token = following[row, decision]
+        query = head.query(torch.cat([head.query_projection(hidden[row, decision]), token]))
+        if slot == 0:
+            position, key = decision + 1, head.shift_key(torch.cat([query, token]))
+        else:
+            position = int(options.index[row, decision, slot])
+            depth = head.tape_embedding[features[0, row, decision, position].long()]
+            key = head.compose(torch.cat([head.key(hidden[row, position]), depth]))
+        relative = sinusoids(torch.tensor(position - (decision + 1)), WIDTH, torch.float64)
+        expected[row, decision, slot] = query @ key + query @ head.position(relative)
+    torch.testing.assert_close(scores, expected)
+    check_gradients(head, scores, expected, options.legal)
+
+
+def check_gradients(
+    head: AttachmentHead, scores: torch.Tensor, expected: torch.Tensor, legal: torch.Tensor
+) -> None:
     gradients = []
     for result in (scores, expected):
         head.zero_grad()
-        result.masked_fill(~options.legal, 0.0).square().sum().backward(retain_graph=True)
+        result.masked_fill(~legal, 0.0).square().sum().backward(retain_graph=True)
         gradients.append({name: p.grad.clone() for name, p in head.named_parameters()})
     torch.testing.assert_close(gradients[0], gradients[1])
 

@@ -20,7 +20,7 @@ from pushdown_lm.trees import Tree
 from pushdown_lm.trees.oracle import Legality, Stack, attachments_from_tree, join_windows
 from tests.models import BOS, EOS, decoder_config, pushdown_model, tape_embeddings
 
-KINDS = ["gpt2", "llama", "qwen3", "nope"]
+KINDS = ["gpt2", "llama", "qwen3", "nope", "relative"]
 HAPPY_DOG = Tree(tuple("abcd"), ((0, 2), (2, 4), (0, 4)))
 IDS = torch.tensor([[BOS, 5, 6, 7, 8, EOS]])
 ATTACHMENTS = torch.tensor([attachments_from_tree(HAPPY_DOG)])
@@ -109,6 +109,8 @@ def test_head_input_matters_and_is_checked() -> None:
         {"attachment_head": "mlp"},
         {"attachment_head": "appendix"},
         {"attachment_head": "bilinear"},
+        {"attachment_head": "published"},
+        {"attachment_head": "published", "kind": "relative"},
         {"attachment_head": "mlp", "legality": "open_tokens"},
         {"head_input": "lower_layers", "pushdown_layers": [1]},
     ],
@@ -116,7 +118,7 @@ def test_head_input_matters_and_is_checked() -> None:
 @torch.no_grad()
 def test_probabilities_of_strings_and_parses_sum_to_one(options: dict[str, Any]) -> None:
     """All strings over two words up to length 4, with all parses, and the unfinished prefixes."""
-    model = pushdown_model("gpt2", layers=2, vocabulary=4, **options)
+    model = pushdown_model(layers=2, vocabulary=4, **options)
     words, longest = (2, 3), 4
     finished = unfinished = 0.0
     for length in range(longest + 1):
@@ -357,7 +359,7 @@ def test_base_and_plain_models() -> None:
     torch.testing.assert_close(output.loss, expected.to(output.loss.dtype))
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "relative"])
 def test_save_and_load_through_the_auto_classes(kind: str, tmp_path: Path) -> None:
     model = pushdown_model(kind, pushdown_layers=[1], num_distances=2).float()
     model.save_pretrained(tmp_path)
@@ -395,7 +397,7 @@ def test_importing_the_package_registers_the_model(imports: str, tmp_path: Path)
 
 
 def test_gradient_checkpointing_gives_the_same_gradients() -> None:
-    for kind in ("gpt2", "llama"):
+    for kind in ("gpt2", "llama", "relative"):
         model = pushdown_model(kind).train()
         model(IDS, attachments=ATTACHMENTS, labels=IDS).loss.backward()
         expected = {name: p.grad.clone() for name, p in model.named_parameters()}
@@ -406,7 +408,7 @@ def test_gradient_checkpointing_gives_the_same_gradients() -> None:
             torch.testing.assert_close(parameter.grad, expected[name], msg=name)
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "relative"])
 def test_compiled_model_gives_the_same_losses_and_gradients(kind: str) -> None:
     """Traced by torch.compile; the slow test also generates code."""
     check_compiled(kind, backend="aot_eager")

@@ -35,6 +35,7 @@ MODELS = {
     "open tokens": {"legality": "open_tokens", "num_depths": 2},
     "multi-task": {"pushdown_layers": [], "head_sees_tape": False},
     "appendix": {"attachment_head": "appendix", "num_distances": 2},
+    "published": {"decoder": "relative", "attachment_head": "published"},
     "bilinear": {"attachment_head": "bilinear"},
     "next token in context": {"pushdown_layers": [1, 2], "head_input": "lower_layers"},
     "in context, llama": {

@@ -128,12 +128,14 @@ def test_open_joints_leave_eos_out(model: PushdownForCausalLM) -> None:
 
 
 @pytest.fixture(
-    scope="module", params=["gpt2", "llama", "upper layers", "base", "one boundary token"]
+    scope="module",
+    params=["gpt2", "llama", "published", "upper layers", "base", "one boundary token"],
 )
 def generator(request: pytest.FixtureRequest) -> PushdownForCausalLM:
     options = {
         "gpt2": {},
         "llama": {"decoder": "llama"},
+        "published": {"decoder": "relative", "attachment_head": "published"},
         "upper layers": {"pushdown_layers": [1]},
         "base": {"pushdown_layers": []},
         "one boundary token": {"bos_token_id": EOS},

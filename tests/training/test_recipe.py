@@ -20,7 +20,7 @@ from tests.tiny_training import tiny_data, tiny_recipe
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
-    return tiny_data(tmp_path_factory.mktemp("data"))
+    return tiny_data(tmp_path_factory.mktemp("data"), labels=True)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,8 @@ def small_gpt2(tmp_path_factory: pytest.TempPathFactory, windows: Data) -> Path:
     return folder
 
 
-EXPERIMENTS = ("bllip-lg", "demo", "english-small", "gpt2-medium", "smollm2", "wikitrees-small")
+EXPERIMENTS = ("bllip-lg", "demo", "english-small", "gpt2-medium", "wikitrees-small")
+OURS = ("english", "smollm2")
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -51,6 +52,22 @@ def test_every_experiment_has_its_base_and_its_multitask_twin(name: str) -> None
         changes = {"pushdown_layers": "none", "attachment_head": head}
         assert twin.model == recipe.model.model_copy(update=changes)
         assert twin.name == f"{name}-{suffix}"
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_twins_of_our_models_have_none_of_their_extensions(name: str) -> None:
+    recipe = load_recipe(name)
+    plain = {"head_input": "embedding", "num_distances": 0}
+    without = {"pushdown_layers": "none", **plain}
+    in_paper = {**plain, "pushdown_layers": load_recipe(f"{name}-paper").model.pushdown_layers}
+    for suffix, changes in (
+        ("base", {**without, "attachment_head": None}),
+        ("multitask", without),
+        ("paper", in_paper),
+    ):
+        twin = load_recipe(f"{name}-{suffix}")
+        assert twin.training == recipe.training
+        assert twin.model == recipe.model.model_copy(update=changes)
 
 
 def test_only_the_base_lm_of_dyck_has_the_attachment_loss() -> None:
@@ -115,6 +132,8 @@ def test_every_recipe_takes_two_steps(
         overrides.append(f"model.pretrained={small_gpt2}")
         if full.training.freeze != "none":
             overrides.append("training.freeze=lower:1")
+        if full.training.lora is not None:
+            overrides.append("training.lora.targets=null")
     else:
         overrides += [
             "model.decoder.vocab_size=null",
@@ -134,7 +153,8 @@ def test_every_recipe_takes_two_steps(
     if full.data.window is not None:
         overrides.append("data.window=48")
     recipe = load_recipe(name, overrides)
-    chosen = windows if full.data.window is not None else data
+    of_windows = full.data.window is not None or full.model.pretrained is not None
+    chosen = windows if of_windows else data
     if full.model.legality == Dyck.legality:
         chosen = build_dyck_data(tmp_path / "dyck", train=60, valid=10)
     metrics = run_recipe(recipe, chosen, tmp_path / "run")

@@ -23,20 +23,22 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from pushdown_lm.corpora.dyck import Dyck
 from pushdown_lm.data.batching import Collator, RandomBatches, Share
 from pushdown_lm.data.dataset import Data
+from pushdown_lm.errors import Interrupted
 from pushdown_lm.files import FolderError, verify_manifest
+from pushdown_lm.training.arguments import training_arguments
 from pushdown_lm.training.checkpoint import checkpoints, load_model
-from pushdown_lm.training.monitor import MetricsLog, ProgressCallback
+from pushdown_lm.training.monitor import MetricsLog
 from pushdown_lm.training.recipe import RecipeError
-from pushdown_lm.training.run import Interrupted, run_recipe
+from pushdown_lm.training.run import run_recipe
 from pushdown_lm.training.trainer import (
     PushdownTrainer,
     TrainingError,
-    training_arguments,
 )
 from pushdown_lm.trees.oracle import attachments_from_tree
 from tests import strategies
+from tests.command_line import launch_pushdown
 from tests.models import BOS, EOS, pushdown_model
-from tests.tiny_training import read_log, tiny_data, tiny_recipe
+from tests.tiny_training import at_step, read_log, tiny_data, tiny_recipe
 
 
 @pytest.fixture(scope="module")
@@ -58,18 +60,6 @@ def long_recipe() -> Any:
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
     return load_file(run / "model" / "model.safetensors")
-
-
-def at_step(step: int, act: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do something at the end of a step."""
-    original = ProgressCallback.on_step_end
-
-    def on_step_end(self: Any, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        original(self, args, state, control, **kwargs)
-        if state.global_step == step:
-            act()
-
-    monkeypatch.setattr(ProgressCallback, "on_step_end", on_step_end)
 
 
 # ------------------------------------------------------------------ batches and losses
@@ -182,30 +172,12 @@ def test_two_processes_train_as_one_with_the_joined_batch(data: Data, tmp_path: 
     run_recipe(recipe, data, tmp_path / "one")
     recipe_file = tmp_path / "recipe.yaml"
     recipe_file.write_text(recipe.to_yaml())
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command = [
-        "train",
-        str(recipe_file),
-        "--data",
-        str(data.folder),
-        "--out",
-        str(tmp_path / "two"),
-    ]
-    done = subprocess.run(
-        [*launch, "--no-python", sys.executable, "-c", CALL, *command],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    launch_pushdown(2, "train", recipe_file, "--data", data.folder, "--out", tmp_path / "two")
     assert [record["step"] for record in read_log(tmp_path / "two", "train")] == [1, 2, 3, 4]
     assert [record["step"] for record in read_log(tmp_path / "two", "eval")] == [2, 4]
     assert_same_training(tmp_path / "one", tmp_path / "two")
     verify_manifest(tmp_path / "two" / "checkpoint-4")
     assert (tmp_path / "two" / "checkpoint-4" / "random-1.safetensors").exists()
-
-
-CALL = "from pushdown_lm.cli.app import main; main()"
 
 
 def test_batch_that_processes_cannot_share(data: Data, tmp_path: Path) -> None:
@@ -523,6 +495,6 @@ def test_depths_above_the_table_are_mentioned(
 
 
 def test_reports_need_their_package(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("pushdown_lm.training.trainer.find_spec", lambda name: None)
+    monkeypatch.setattr("pushdown_lm.training.arguments.find_spec", lambda name: None)
     with pytest.raises(RecipeError, match=r"training\.report_to: wandb is not installed"):
         training_arguments(tiny_recipe("training.report_to=[wandb]"), tmp_path)

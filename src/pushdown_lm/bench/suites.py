@@ -68,7 +68,7 @@ def throughput(scorer: Scorer, suites: Sequence[Suite], whole: Sequence[Suite]) 
     count, total = len(_sentences(suites)), len(_sentences(whole))
     return {
         "sentences": count,
-        "sentences_a_second": round(count / seconds, 1),
+        "sentences_per_second": round(count / seconds, 1),
         "whole_set_sentences": total,
         "whole_set_minutes": round(seconds / count * total / 60, 2),
     }

@@ -14,9 +14,21 @@ from typing import Annotated
 
 import typer
 
-from pushdown_lm.cli import bench, convert, corpus, data, demo, finetune, reproduce, search, train
+from pushdown_lm.cli import (
+    adapter,
+    bench,
+    convert,
+    corpus,
+    data,
+    demo,
+    finetune,
+    reproduce,
+    search,
+    train,
+)
 from pushdown_lm.cli import eval as evaluate
-from pushdown_lm.errors import PushdownError
+from pushdown_lm.cli.options import EXIT_BAD_INPUT, EXIT_INTERNAL, EXIT_INTERRUPTED
+from pushdown_lm.errors import Interrupted, PushdownError
 
 
 def _show_version(wanted: bool) -> None:
@@ -31,6 +43,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(adapter.app, name="adapter")
 app.add_typer(bench.app, name="bench")
 app.add_typer(corpus.app, name="corpus")
 app.add_typer(data.app, name="data")
@@ -38,19 +51,20 @@ app.add_typer(evaluate.app, name="eval")
 app.add_typer(reproduce.app, name="reproduce")
 app.command()(train.train)
 app.command()(convert.convert)
+app.command()(convert.import_published)
 app.command()(finetune.finetune)
 app.command()(demo.demo)
 for command in (search.score, search.surprisal, search.parse, search.generate):
     app.command()(command)
 
 
-EXIT_BAD_INPUT, EXIT_INTERNAL, EXIT_INTERRUPTED = 2, 70, 130
-
-
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show it.")
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_show_version, help="Show the version and exit."
+        ),
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
@@ -84,6 +98,9 @@ def _exit_code(error: BaseException, debug: bool) -> int | None:
     if isinstance(error, KeyboardInterrupt):
         print("pushdown: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
+    if isinstance(error, Interrupted):
+        print(f"pushdown: {error}", file=sys.stderr)
+        return error.exit_code
     if debug:
         traceback.print_exception(error)
     if isinstance(error, PushdownError):

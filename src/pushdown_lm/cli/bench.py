@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from pushdown_lm.cli.options import DEFAULT_BEAM, DEFAULT_THRESHOLD, Beam, Threshold
+
 app = typer.Typer(help=__doc__, no_args_is_help=True)
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object per line, no table.")]
@@ -42,17 +44,46 @@ def train(
 
 
 @app.command()
+def adapt(
+    cases: Annotated[
+        list[str] | None, typer.Argument(help="Cases to run; by default all of them.")
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed steps of each contender.")] = 3,
+    json: Json = False,
+) -> None:
+    """Adapting a pretrained model with the kept output of its lower layers, and without."""
+    from pushdown_lm.bench import adapt as bench_adapt
+    from pushdown_lm.bench.measure import report
+
+    report(bench_adapt.run(cases or list(bench_adapt.CASES), repeats), json)
+
+
+@app.command()
 def search(
     cases: Annotated[
         list[str] | None, typer.Argument(help="Cases to run; by default all of them.")
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Instead, a trained model on sentences that it generates itself."),
+    ] = None,
+    beam: Beam = DEFAULT_BEAM,
+    threshold: Threshold = DEFAULT_THRESHOLD,
     repeats: Annotated[int, typer.Option(min=1, help="Timed runs of each contender.")] = 3,
     json: Json = False,
 ) -> None:
-    """Beam search against the bare decoder on as many cells, whole and with pruning."""
+    """Beam search against the bare decoder on as many cells, whole and with pruning.
+
+    --beam and --threshold are those of a trained model:
+
+    pushdown bench search --model english
+    """
     from pushdown_lm.bench import search as bench_search
     from pushdown_lm.bench.measure import report
 
+    if model is not None:
+        report(bench_search.run_model(model, beam, threshold, repeats), json)
+        return
     report(bench_search.run(cases or list(bench_search.CASES), repeats), json)
 
 

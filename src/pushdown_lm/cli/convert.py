@@ -1,4 +1,4 @@
-"""`pushdown convert`: Pushdown Layers put into a pretrained language model."""
+"""`pushdown convert` and `pushdown import-published`: Pushdown models from others' models."""
 
 from __future__ import annotations
 
@@ -33,8 +33,11 @@ def convert(
         str, typer.Option(help="What distances count: constituents or open_tokens.")
     ] = "constituents",
     head: Annotated[
-        str, typer.Option(help="The attachment head: mlp, appendix, bilinear, all_positions, none.")
+        str, typer.Option(help="The attachment head: mlp, appendix, published, bilinear, none.")
     ] = "mlp",
+    head_input: Annotated[
+        str, typer.Option(help="What the head sees of the next token: embedding or lower_layers.")
+    ] = "embedding",
 ) -> None:
     """Put Pushdown Layers into a pretrained language model.
 
@@ -42,10 +45,13 @@ def convert(
     With --layers none --head none it is the paper's Base-LM, which is trained alike, for
     comparison; with --layers none alone, the multi-task LM. A token that separates documents begins
     and ends sentences rather than one that marks turns of a chat; --bos and --eos say otherwise.
+    With --head-input lower_layers the attachment head sees the next token in context, as the layers
+    below the first pushdown layer compute it, rather than its embedding alone.
 
     pushdown convert gpt2-medium --layers last:12 --out models/gpt2-medium
 
-    pushdown convert SmolLM2-135M-Instruct.Q4_1.gguf --layers last:15 --out models/smollm2
+    pushdown convert SmolLM2-135M-Instruct.Q4_1.gguf --layers last:15 --head-input lower_layers
+    --out models/smollm2
     """
     from transformers.utils.logging import disable_progress_bar
 
@@ -63,6 +69,7 @@ def convert(
         num_distances=num_distances,
         distance_counts=distance_counts,
         attachment_head=None if head == "none" else head,
+        head_input=head_input,
     )
     chosen = ", ".join(map(str, done.pushdown_layers)) or "none"
     typer.echo(f"decoder\t{done.decoder}, {done.num_layers} layers")
@@ -75,4 +82,58 @@ def convert(
         f"logits\tsame as the original's: largest difference {done.largest_difference:.2g}, "
         f"largest logit {done.largest_logit:.2g}"
     )
+    typer.echo(f"saved\t{out}")
+
+
+def import_published(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL", help="model.pt, or a folder or Hub name that has it and vocab.pkl."
+        ),
+    ],
+    vocabulary: Annotated[
+        Path | None, typer.Argument(metavar="[VOCABULARY]", help="vocab.pkl, beside a model.pt.")
+    ] = None,
+    *,
+    out: Annotated[Path, typer.Option(help="The folder to write; new or empty.")],
+    tokenizer: Annotated[
+        str, typer.Option(help="GPT-2's BPE, which cuts words into pieces: Hub name or folder.")
+    ] = "gpt2",
+    as_published: Annotated[
+        bool,
+        typer.Option(
+            "--as-published",
+            help="Attachment probabilities of the authors' code, which do not sum to one.",
+        ),
+    ] = False,
+) -> None:
+    """Open the model that the paper's authors released.
+
+    Every command and evaluation works on the folder written. No code in the files is run.
+    Attachment probabilities are normalized over the legal attachments; for comparison with the
+    paper's numbers, --as-published keeps the softmax over all positions.
+
+    pushdown import-published smurty/pushdown-bllip --out models/published
+
+    pushdown import-published model.pt vocab.pkl --tokenizer gpt2_bpe --out models/published
+    """
+    from transformers.utils.logging import disable_progress_bar
+
+    from pushdown_lm.model.published import import_published as import_model
+
+    disable_progress_bar()
+    done = import_model(
+        source,
+        vocabulary,
+        out,
+        tokenizer=tokenizer,
+        probabilities="as_published" if as_published else "normalized",
+    )
+    outside = f"read as {done.unknown_token}" if done.unknown_token else "an error where they occur"
+    typer.echo(f"model\t{done.num_layers} layers x {done.hidden_size}")
+    typer.echo(f"parameters\t{done.parameters:,}")
+    typer.echo(f"vocabulary\t{done.vocab_size:,} entries")
+    typer.echo(f"other pieces\t{done.outside_pieces:,} of GPT-2's, {outside}")
+    typer.echo(f"attachments\t{done.attachment_probabilities.replace('_', ' ')}")
     typer.echo(f"saved\t{out}")

@@ -1,4 +1,4 @@
-"""`pushdown corpus`: raw text to trees."""
+"""`pushdown corpus`: raw text and source code to trees."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
+from pushdown_lm.cli.corpus_code import EXAMPLES as CODE_EXAMPLES
+from pushdown_lm.cli.corpus_code import code
 from pushdown_lm.cli.data import ConstituentsChoice, OnError
 
 app = typer.Typer(help=__doc__, no_args_is_help=True)
+app.command(epilog=CODE_EXAMPLES)(code)
 
 
 class LayoutChoice(StrEnum):

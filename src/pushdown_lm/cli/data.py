@@ -52,6 +52,8 @@ Examples:
 
     pushdown data build 'wsj/**/*.mrg.gz' --split 0.9,0.05,0.05 --tokenizer bpe:16000 --out data/wsj
 
+    pushdown data build train.trees --valid valid.trees --labels --out data/labeled
+
     pushdown data build corpus.trees --tokenizer gpt2/ --window 512 --errors skip --out data/windows
 
     pushdown data build 'ud/*.conllu' --constituents penn --nonprojective lift --out data/ud
@@ -108,6 +110,10 @@ def build(
             "tokens are whole words.",
         ),
     ] = None,
+    labels: Annotated[
+        bool,
+        typer.Option("--labels", help="Keep the labels too, for the recipes plm, plm-mask and tg."),
+    ] = False,
     format: Annotated[TreeFormat, typer.Option(help="Format of the files.")] = TreeFormat.auto,
     constituents: Annotated[
         ConstituentsChoice,
@@ -140,13 +146,14 @@ def build(
         binarize=binarize.value,
         detokenize=detokenize,
         allow_unknown=allow_unknown,
-        split=None if split is None else _shares(split),
+        split=None if split is None else parse_shares(split),
         seed=seed,
         format=format.value,
         errors=errors.value,
         constituents=constituents.value,
         nonprojective=nonprojective.value,
         language=language,
+        labels=labels,
     )
     given = {"train": trees, "valid": valid, "test": test}
     sources: dict[str, Any] = {name: files for name, files in given.items() if files}
@@ -168,6 +175,7 @@ def _standard_input(options: DataOptions) -> list[Tree]:
     trees = parse_trees(
         text,
         format=options.format,
+        labels=options.labels,
         errors=options.errors,
         constituents=options.constituents,
         nonprojective=options.nonprojective,
@@ -197,7 +205,8 @@ def show(
         print_card(data.card)
 
 
-def _shares(text: str) -> tuple[float, float, float]:
+def parse_shares(text: str) -> tuple[float, float, float]:
+    """What `--split 0.9,0.05,0.05` asks for."""
     from pushdown_lm.data.encoding import DataError
 
     try:

@@ -21,15 +21,19 @@ def demo(
 ) -> None:
     """Train a Base-LM and a Pushdown-LM on generated sentences; test both on deeper ones.
 
+    Before that, the model in the box (english) parses a sentence, if it is installed.
+
     pushdown demo --out runs/demo
 
     pushdown demo --out runs/demo3 --seeds 3
     """
     from rich.console import Console
 
-    from pushdown_lm.experiments.demo import DemoOptions, run_demo, show
+    from pushdown_lm.experiments.demo import DemoOptions, run_demo, show, show_english
 
+    console = Console()
+    show_english(console)
     options = DemoOptions(sentences=sentences, items=items, overrides=tuple(overrides or ()))
     results = run_demo(out, range(first_seed, first_seed + seeds), options)
-    show(out, results, Console())
+    show(out, results, console)
     typer.echo(f"Everything is in {out}: results.json, table.md, plots as PNG, and the models.")

@@ -1,38 +1,40 @@
 """`pushdown eval`: score a model on BLiMP, the SG suites, parsing, perplexity or attention.
 
-Any folder with a model of Transformers will do; `config.json` tells what it is. Sentences are
-shared out over the processes of `accelerate launch` and `torchrun`. With `--cache`, an interrupted
-evaluation goes on where it stopped. Equal commands give equal numbers.
+The model is a folder with a model of Transformers; `config.json` tells its kind. The processes of
+`accelerate launch` or `torchrun` share the sentences. With `--out` or `--cache`, an interrupted
+evaluation resumes where it left off. Results are deterministic.
 """
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pushdown_lm.cli.search import DEFAULT_THRESHOLD, EXIT_SOME_FAILED
-from pushdown_lm.console import sentence_progress, show_loading
+from pushdown_lm.cli.options import (
+    DEFAULT_BEAM,
+    DEFAULT_THRESHOLD,
+    EXIT_SOME_FAILED,
+    AllowUnknown,
+    Beam,
+    Exact,
+    Threshold,
+)
+from pushdown_lm.console import show_loading
 from pushdown_lm.errors import PushdownError
+from pushdown_lm.files import check_writable, write_json
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from pushdown_lm.evals.blimp import MinimalPair
+    from pushdown_lm.evals.evaluation import Evaluation
     from pushdown_lm.search.loading import EvaluationScorer
-    from pushdown_lm.trees import Tree
 
 app = typer.Typer(help=__doc__, no_args_is_help=True)
-
-CHUNK = 128
-"""Sentences that each process scores before the results are remembered."""
 
 
 class SuiteSet(StrEnum):
@@ -52,16 +54,6 @@ class Punctuation(StrEnum):
 
 
 ModelFolder = Annotated[Path, typer.Option("--model", help="The folder of a model.")]
-Beam = Annotated[int, typer.Option(min=1, help="Parses that search keeps for a sentence.")]
-Threshold = Annotated[
-    float, typer.Option(metavar="NATS", help="Drop parses this far below the best one, for speed.")
-]
-Exact = Annotated[
-    bool, typer.Option("--exact", help="No threshold: --beam 300 --exact is the paper's search.")
-]
-AllowUnknown = Annotated[
-    bool, typer.Option("--allow-unknown", help="Read words outside the vocabulary as <unk>.")
-]
 Out = Annotated[Path | None, typer.Option(help="Write the report here, as JSON.")]
 Cache = Annotated[
     Path | None,
@@ -82,7 +74,7 @@ KeepGoing = Annotated[
 def blimp(
     model: ModelFolder,
     data: Annotated[Path, typer.Option(help="A folder of *.jsonl files, or one such file.")],
-    beam: Beam = 300,
+    beam: Beam = DEFAULT_BEAM,
     threshold: Threshold = DEFAULT_THRESHOLD,
     exact: Exact = False,
     allow_unknown: AllowUnknown = False,
@@ -98,30 +90,14 @@ def blimp(
 
     pushdown eval blimp --model runs/demo/seed0/demo/model --data blimp --out blimp.json
     """
-    from pushdown_lm.evals.blimp import (
-        evaluate_blimp,
-        load_blimp,
-        load_paradigm,
-        separate_final_punctuation,
-    )
+    _check_outputs(out, cache)
+    from pushdown_lm.evals.evaluation import blimp_evaluation
 
-    pairs = load_blimp(data) if data.is_dir() else load_paradigm(data)
-    paradigms: dict[str, list[MinimalPair]] = {}
-    for pair in pairs:
-        paradigms.setdefault(pair.paradigm, []).append(pair)
-    pairs = [pair for members in paradigms.values() for pair in members[:limit]]
-    prepare = separate_final_punctuation if punctuation is FinalMark.separated else str
     _evaluate(
         _Model(model, beam, None if exact else threshold, allow_unknown, keep_going),
-        lambda _, scorer, **chunks: evaluate_blimp(
-            scorer, pairs, separate_punctuation=punctuation is FinalMark.separated, **chunks
+        blimp_evaluation(
+            data, separate_punctuation=punctuation is FinalMark.separated, limit=limit
         ),
-        label="BLiMP",
-        placed=[
-            (f"{pair.place}: {name}", prepare(sentence))
-            for pair in pairs
-            for name, sentence in (("sentence_good", pair.good), ("sentence_bad", pair.bad))
-        ],
         options={"data": str(data), "punctuation": punctuation.value, "limit": limit},
         out=out,
         cache=cache,
@@ -132,7 +108,7 @@ def blimp(
 def sg(
     model: ModelFolder,
     data: Annotated[Path, typer.Option(help="A folder of SyntaxGym suites, *.json.")],
-    beam: Beam = 300,
+    beam: Beam = DEFAULT_BEAM,
     threshold: Threshold = DEFAULT_THRESHOLD,
     exact: Exact = False,
     allow_unknown: AllowUnknown = False,
@@ -154,26 +130,14 @@ def sg(
     torchrun --nproc-per-node 8 --no-python pushdown eval sg
     --model runs/demo/seed0/demo/model --data runs/demo/suites/depth3 --suite-set all
     """
-    from pushdown_lm.evals.sg import SUITE_SETS, evaluate_sg, load_suites
+    _check_outputs(out, cache)
+    from pushdown_lm.evals.evaluation import sg_evaluation
+    from pushdown_lm.evals.sg import SUITE_SETS
 
     names = SUITE_SETS.get(suite_set) or sorted(path.stem for path in data.glob("*.json"))
-    suites = [replace(suite, items=suite.items[:limit]) for suite in load_suites(data, names)]
-    ending = " ." if trailing_period else ""
     _evaluate(
         _Model(model, beam, None if exact else threshold, allow_unknown, keep_going),
-        lambda _, scorer, **chunks: evaluate_sg(
-            scorer, suites, trailing_period=trailing_period, **chunks
-        ),
-        label="SG",
-        placed=[
-            (
-                f"{data / suite.name}.json: item {item.number}, condition {name!r}",
-                condition.sentence + ending,
-            )
-            for suite in suites
-            for item in suite.items
-            for name, condition in item.conditions.items()
-        ],
+        sg_evaluation(data, names, trailing_period=trailing_period, limit=limit),
         options={
             "data": str(data),
             "suite_set": suite_set.value,
@@ -189,7 +153,7 @@ def sg(
 def parsing(
     model: ModelFolder,
     data: Annotated[list[Path], typer.Option(help="A file of gold trees; may be repeated.")],
-    beam: Beam = 300,
+    beam: Beam = DEFAULT_BEAM,
     threshold: Threshold = DEFAULT_THRESHOLD,
     exact: Exact = False,
     allow_unknown: AllowUnknown = False,
@@ -216,30 +180,21 @@ def parsing(
 
     pushdown eval parsing --model runs/demo/seed0/demo/model --data test.trees
     """
-    from pushdown_lm.evals.parsing import PUNCTUATION, evaluate_parsing
-    from pushdown_lm.trees import binarize
+    _check_outputs(out, cache)
+    from pushdown_lm.evals.evaluation import parsing_evaluation
+    from pushdown_lm.evals.parsing import PUNCTUATION
 
-    placed_gold = _placed_trees(data, limit)
-    gold = [tree for _, tree in placed_gold]
-    if binarize_gold:
-        gold = list(map(binarize, gold))
     _evaluate(
         _Model(model, beam, None if exact else threshold, allow_unknown, keep_going),
-        lambda _, scorer, **chunks: evaluate_parsing(
-            scorer,
-            gold,
+        parsing_evaluation(
+            data,
+            binarize_gold=binarize_gold,
             deleted_words=PUNCTUATION if punctuation is Punctuation.deleted else (),
             whole_sentence=whole_sentence,
             max_length=max_length,
             seed=seed,
-            **chunks,
+            limit=limit,
         ),
-        label="Parsing",
-        placed=[
-            (place, tuple(tree.words))
-            for place, tree in placed_gold
-            if not max_length or len(tree.words) <= max_length
-        ],
         options={
             "data": [str(path) for path in data],
             "punctuation": punctuation.value,
@@ -258,7 +213,7 @@ def perplexity(
     trees: Annotated[
         bool, typer.Option("--trees", help="The data are trees: score them with their tree too.")
     ] = False,
-    beam: Beam = 300,
+    beam: Beam = DEFAULT_BEAM,
     threshold: Threshold = DEFAULT_THRESHOLD,
     exact: Exact = False,
     allow_unknown: AllowUnknown = False,
@@ -274,25 +229,13 @@ def perplexity(
 
     pushdown eval perplexity --model runs/demo/seed0/demo/model --data test.trees --trees
     """
-    from pushdown_lm.evals.perplexity import evaluate_perplexity
-    from pushdown_lm.evals.tree_perplexity import evaluate_tree_perplexity
+    _check_outputs(out, cache)
+    from pushdown_lm.evals.evaluation import perplexity_evaluation, tree_perplexity_evaluation
 
-    placed_gold = _placed_trees([data], limit) if trees else []
-    lines = [] if trees else _read_lines(data)[:limit]
-
-    def evaluation(loaded: EvaluationScorer, scorer: Any, **chunks: Any) -> _Report:
-        left_out = getattr(scorer, "unreadable", ())
-        if trees:
-            gold = [tree for _, tree in placed_gold if tuple(tree.words) not in left_out]
-            return evaluate_tree_perplexity(loaded, gold, through=scorer, **chunks)
-        sentences = [text for _, text in lines if text not in left_out]
-        return evaluate_perplexity(scorer, sentences, **chunks)
-
+    read = tree_perplexity_evaluation if trees else perplexity_evaluation
     _evaluate(
         _Model(model, beam, None if exact else threshold, allow_unknown, keep_going),
-        evaluation,
-        label="Perplexity",
-        placed=lines or [(place, tuple(tree.words)) for place, tree in placed_gold],
+        read(data, limit=limit),
         options={
             "data": str(data),
             "punctuation": "as it is",
@@ -313,7 +256,7 @@ def attention(
     plots: Annotated[
         Path | None, typer.Option(help="Write the bar chart and the heat maps to this folder.")
     ] = None,
-    beam: Beam = 300,
+    beam: Beam = DEFAULT_BEAM,
     threshold: Threshold = DEFAULT_THRESHOLD,
     exact: Exact = False,
     allow_unknown: AllowUnknown = False,
@@ -326,39 +269,40 @@ def attention(
     pushdown eval attention --model runs/demo/seed0/demo-base/model
     --model runs/demo/seed0/demo/model --data sg_suites --plots plots
     """
-    from pushdown_lm.evals.attention import (
-        REGIONS,
-        agreement_prefixes,
-        attention_table,
-        evaluate_attention,
-        write_plots,
-    )
-    from pushdown_lm.evals.sg import load_suites
-    from pushdown_lm.evals.sharding import processes
-    from pushdown_lm.search.loading import check_model_folder
-
-    if not processes().is_main_process:
-        return
-    suites = [replace(it, items=it.items[:limit]) for it in load_suites(data, tuple(REGIONS))]
-    total = sum(len(agreement_prefixes(suite, REGIONS[suite.name])) for suite in suites)
-    reports = {}
     _check_outputs(out, None if plots is None else plots / "attention.png")
+    from pushdown_lm.evals.attention import attention_table, write_plots
+    from pushdown_lm.evals.evaluation import attention_evaluation, evaluate
+    from pushdown_lm.evals.sharding import processes
+    from pushdown_lm.search.loading import check_model_folder, model_names
+
     for folder in model:
         check_model_folder(folder)
-    failures = 0
-    for name, folder in zip(_names(model), model, strict=True):
+    evaluation = attention_evaluation(data, limit=limit)
+    reports: dict[str, Any] = {}
+    some_failed = False
+    for name, folder in model_names(model).items():
+        limit_nats = None if exact else threshold
         try:
-            limit_nats = None if exact else threshold
-            scorer = _Model(folder, beam, limit_nats, allow_unknown, keep_going).load()
-            with sentence_progress(f"Attention of {name}", total) as progress:
-                reports[name] = evaluate_attention(scorer, suites, progress=progress)
+            outcome = evaluate(
+                evaluation,
+                _Model(folder, beam, limit_nats, allow_unknown, keep_going).load(),
+                keep_going=keep_going,
+                say=_complain,
+                label=f"Attention of {name}",
+            )
         except PushdownError as error:
-            if not keep_going:
+            if len(model) == 1:
                 raise
-            failures += 1
-            print(f"pushdown: {error}", file=sys.stderr)
+            some_failed = True
+            _complain(f"{name}: {error}")
+        else:
+            if outcome is not None:
+                reports[name] = outcome.report
+                some_failed |= bool(outcome.unreadable)
+    if not processes().is_main_process:
+        return
     if not reports:
-        raise PushdownError("expected at least one model that can be evaluated, got none")
+        raise PushdownError("no model could be evaluated")
     options = {"data": str(data), "punctuation": "cut before the verb", "limit": limit}
     content = {
         "evaluation": "attention",
@@ -367,7 +311,7 @@ def attention(
     _publish(content, attention_table(reports), options, out)
     for path in write_plots(plots, reports) if plots is not None else ():
         typer.echo(path)
-    if failures:
+    if some_failed:
         raise typer.Exit(EXIT_SOME_FAILED)
 
 
@@ -399,64 +343,45 @@ class _Model:
         )
 
 
-class _Report(Protocol):
-    def to_json(self) -> dict[str, Any]: ...
-    def table(self) -> Table: ...
-
-
 def _evaluate(
     model: _Model,
-    evaluation: Callable[..., _Report],
+    evaluation: Evaluation,
     *,
-    label: str,
-    placed: Sequence[tuple[str, Any]],
     options: dict[str, Any],
     out: Path | None,
     cache: Path | None,
 ) -> None:
-    """Run an evaluation with the help of all processes; the main one remembers and reports.
+    """Run an evaluation with the help of all processes; the main one publishes the report."""
+    from pushdown_lm.evals.evaluation import evaluate
 
-    It is called with the model's scorer, the same behind cache and processes, and with the options
-    `chunk_size` and `progress`. All sentences, with their places, are checked first.
-    """
-    if cache is None and out is not None:
-        cache = out.with_name(f"{out.stem}.scores.jsonl")
-    _check_outputs(out, cache)
-    from pushdown_lm.evals.readable import ReadableScorer, check_readable
-    from pushdown_lm.evals.sharding import processes, sharded
-    from pushdown_lm.search.scorer import ScoreCache
-
-    loaded = model.load()
-    unreadable: set[Any] = set()
-    if processes().is_main_process:
-        unreadable = check_readable(
-            loaded,
-            placed,
-            keep_going=model.keep_going,
-            report=lambda message: print(f"pushdown: {message}", file=sys.stderr),
-        )
-    total = len({sentence for _, sentence in placed})
-    if total and len(unreadable) == total:
-        raise PushdownError(f"expected sentences that the model can read, all {total} are not")
-    with sharded(loaded) as shared:
-        if shared is None:
-            return
-        scorer: Any = shared if cache is None else ScoreCache(shared, cache)
-        scorer = ReadableScorer(scorer, unreadable) if unreadable else scorer
-        with sentence_progress(label, total) as progress:
-            report = evaluation(
-                loaded, scorer, chunk_size=CHUNK * processes().num_processes, progress=progress
-            )
-        _publish(report.to_json(), report.table(), options, out)
-    if unreadable:
+    outcome = evaluate(
+        evaluation,
+        model.load(),
+        cache=_cache_file(out, cache),
+        keep_going=model.keep_going,
+        say=_complain,
+    )
+    if outcome is None:
+        return
+    _publish(outcome.report.to_json(), outcome.report.table(), options, out)
+    if outcome.unreadable:
         raise typer.Exit(EXIT_SOME_FAILED)
 
 
-def _check_outputs(*paths: Path | None) -> None:
-    """Find out now, not after hours, whether the results can be written."""
-    from pushdown_lm.files import check_writable
+def _complain(message: str) -> None:
+    print(f"pushdown: {message}", file=sys.stderr)
 
-    for path in paths:
+
+def _cache_file(out: Path | None, cache: Path | None) -> Path | None:
+    """The file that keeps the scores: by default beside the report."""
+    if cache is None and out is not None and (out.is_file() or not out.exists()):
+        return out.with_name(f"{out.stem}.scores.jsonl")
+    return cache
+
+
+def _check_outputs(out: Path | None, other: Path | None) -> None:
+    """Find out now, not after hours, whether the results can be written."""
+    for path in (out, _cache_file(out, other)):
         if path is not None:
             check_writable(path)
 
@@ -466,8 +391,6 @@ def _publish(
 ) -> None:
     """Print the table with all that decides its figures, and write the same as JSON."""
     from rich.console import Console
-
-    from pushdown_lm.files import write_json
 
     console = Console()
     console.print(table)
@@ -487,33 +410,3 @@ def _publish(
 
 def _listed(facts: dict[str, Any]) -> str:
     return "; ".join(f"{name.replace('_', ' ')}: {value}" for name, value in facts.items())
-
-
-def _placed_trees(paths: Sequence[Path], limit: int | None) -> list[tuple[str, Tree]]:
-    """The trees of files, each with its file and its number there."""
-    from pushdown_lm.trees import read_trees
-
-    placed = (
-        (f"{path}, tree {number}", tree)
-        for path in paths
-        for number, tree in enumerate(read_trees(path), start=1)
-    )
-    return list(islice(placed, limit))
-
-
-def _read_lines(path: Path) -> list[tuple[str, str]]:
-    """The lines of a file with their places; trees, which need `--trees`, are refused."""
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise PushdownError(f"{path}: expected UTF-8, {error}") from None
-    if lines and all(re.match(r"\s*\(.*\(.*\)\s*\)\s*$", line) for line in lines[:3]):
-        raise PushdownError(f"{path}:1: expected sentences, found trees; --trees reads them")
-    return [(f"{path}:{number}", line.strip()) for number, line in enumerate(lines, start=1)]
-
-
-def _names(folders: Sequence[Path]) -> list[str]:
-    """Short names of model folders: of ``runs/demo/seed0/demo/model``, ``demo``."""
-    resolved = [folder.resolve() for folder in folders]
-    names = [path.parent.name if path.name == "model" else path.name for path in resolved]
-    return names if len(set(names)) == len(names) else [str(folder) for folder in folders]

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from pushdown_lm.cli.options import EXIT_SOME_FAILED
+from pushdown_lm.console import show_loading
+
+if TYPE_CHECKING:
+    from pushdown_lm.experiments.finetune import Result
 
 Epochs = Annotated[
     float | None, typer.Option(help="Passes over the training examples, if not the preset's.")
@@ -84,7 +92,11 @@ def finetune(
 
     The model first parses every example; the parses are kept in OUT/parses.jsonl and fixed during
     training. Prints one table, with mean and standard deviation over the seeds, in percent.
-    Finished runs are kept, so that the same command resumes after an interruption.
+    The same command resumes after an interruption: finished runs are kept, and a run that was
+    interrupted continues from its last checkpoint. A model that fails does not end the others; the
+    exit code is 1 then.
+
+    Processes of `torchrun` share the work.
 
     pushdown finetune rte --model runs/demo/seed0/demo-base/model
     --model runs/demo/seed0/demo/model --data glue --out out
@@ -93,18 +105,18 @@ def finetune(
     """
     from dataclasses import replace
 
-    from rich.console import Console
-    from rich.table import Table
+    from pushdown_lm.corpora.glue import TASK_SETS, find_task
+
+    names = [*TASK_SETS[preset.value]] if tasks == ["all"] else tasks
+    chosen = [find_task(name, preset.value) for name in names]
+    show_loading(", ".join(map(str, model)))
     from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
-    from pushdown_lm.console import error_console
-    from pushdown_lm.corpora.glue import TASK_SETS, find_task
+    from pushdown_lm.evals.sharding import processes
     from pushdown_lm.experiments import finetune as finetuning
 
     set_verbosity_error()
     disable_progress_bar()
-    names = [*TASK_SETS[preset.value]] if tasks == ["all"] else tasks
-    chosen = [find_task(name, preset.value) for name in names]
     start = finetuning.PRESETS[preset.value]
     options = replace(
         start,
@@ -121,7 +133,28 @@ def finetune(
         gradient_checkpointing=gradient_checkpointing,
         bf16=bf16,
     )
-    results = finetuning.finetune_all(chosen, model, data, out, options, seeds=seeds, save=save)
+    failures: list[str] = []
+
+    def report(failure: str) -> None:
+        failures.append(failure)
+        print(f"pushdown: {failure}", file=sys.stderr)
+
+    results = finetuning.finetune_all(
+        chosen, model, data, out, options, seeds=seeds, save=save, report=report
+    )
+    if processes().is_main_process:
+        _show(results)
+    if failures:
+        raise typer.Exit(EXIT_SOME_FAILED)
+
+
+def _show(results: Sequence[Result]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from pushdown_lm.console import error_console
+    from pushdown_lm.experiments.finetune import table
+
     for result in results:
         run = result.runs[-1]
         error_console().print(
@@ -129,7 +162,7 @@ def finetune(
             f"{result.num_eval:,} ({result.split}); {run.trainable_parameters:,} of "
             f"{run.parameters:,} parameters trained, {run.peak_memory_megabytes or 0:,.0f} MB"
         )
-    header, *rows = finetuning.table(results)
+    header, *rows = table(results)
     console = Console()
     if console.is_terminal:
         shown = Table(*header)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,6 +33,13 @@ GoldTrees = Annotated[
     typer.Option(
         metavar="NAME=FILE", help="Gold trees, for parsing and perplexity; may be repeated."
     ),
+]
+Suites = Annotated[
+    Path | None, typer.Option(help="A folder of SG suites; for the attention test too.")
+]
+Paradigms = Annotated[Path | None, typer.Option(help="A folder of BLiMP paradigms.")]
+Limit = Annotated[
+    int | None, typer.Option(min=1, help="Items of each suite, pairs of each paradigm, trees.")
 ]
 Seeds = Annotated[int, typer.Option(min=1, help="Seeds to run and average over.")]
 FirstSeed = Annotated[int, typer.Option(min=0)]
@@ -111,15 +116,14 @@ def dyck(
         overrides=(*options.overrides, *changes),
     )
     out = out or Path("results", "dyck-quick" if quick else "dyck")
-    with _interruptible():
-        results = reproduce_dyck(
-            out,
-            runs or Path("runs", out.name),
-            chosen,
-            range(first_seed, first_seed + seeds),
-            options,
-            _command(),
-        )
+    results = reproduce_dyck(
+        out,
+        runs or Path("runs", out.name),
+        chosen,
+        range(first_seed, first_seed + seeds),
+        options,
+        _command(),
+    )
     typer.echo(markdown(results))
 
 
@@ -127,10 +131,8 @@ def dyck(
 def english(
     data: Annotated[Path, typer.Option(help="A dataset made by `pushdown data build`.")],
     trees: GoldTrees = None,
-    sg: Annotated[
-        Path | None, typer.Option(help="A folder of SG suites; for the attention test too.")
-    ] = None,
-    blimp: Annotated[Path | None, typer.Option(help="A folder of BLiMP paradigms.")] = None,
+    sg: Suites = None,
+    blimp: Paradigms = None,
     models: Annotated[
         str, typer.Option(help="Recipes, separated by commas: a row of the table each.")
     ] = "english-base,english-paper,english",
@@ -140,9 +142,7 @@ def english(
     first_seed: FirstSeed = 0,
     beam: Beam = 100,
     threshold: Threshold = 8.0,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Items of each suite, pairs of each paradigm, trees.")
-    ] = None,
+    limit: Limit = None,
     check_beam: Annotated[
         bool,
         typer.Option(
@@ -169,24 +169,85 @@ def english(
         tests=replace(_tests(trees, sg, blimp, beam, threshold, limit), check_beam=check_beam),
         overrides=tuple(overrides or ()),
     )
-    with _interruptible():
-        results = reproduce_english(
-            out,
-            runs or Path("runs", out.name),
-            _names(models),
-            range(first_seed, first_seed + seeds),
-            options,
-            _command(),
-        )
+    results = reproduce_english(
+        out,
+        runs or Path("runs", out.name),
+        _names(models),
+        range(first_seed, first_seed + seeds),
+        options,
+        _command(),
+    )
+    typer.echo(markdown(results))
+
+
+@app.command()
+def code(
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[FILES...]", help="Source files; Python's standard library."),
+    ] = None,
+    language: Annotated[str, typer.Option(help="Of the files, as in `corpus code`.")] = "python",
+    models: Annotated[
+        str, typer.Option(help="Recipes, separated by commas: a column of the table each.")
+    ] = "code-base,code",
+    out: Out = Path("results", "code"),
+    runs: Runs = None,
+    seeds: Seeds = 1,
+    first_seed: FirstSeed = 0,
+    max_nesting: Annotated[
+        int, typer.Option(min=1, help="Hold units that are nested more deeply out of training.")
+    ] = 4,
+    units: Annotated[
+        int, typer.Option(min=1, help="Units of each test set, for perplexity and parsing.")
+    ] = 150,
+    items: Annotated[int, typer.Option(min=1, help="Closing words of each kind and nesting.")] = 60,
+    beam: Beam = 8,
+    threshold: Threshold = 5.0,
+    overrides: Overrides = None,
+) -> None:
+    """Source code: perplexity, parsing, and closing brackets and blocks in deep nesting.
+
+    The same command again resumes where it left off, and further models or seeds add to the table.
+
+    pushdown reproduce code
+
+    pushdown reproduce code 'src/**/*.js' --language javascript --out results/javascript
+    """
+    from dataclasses import replace
+    from itertools import chain
+
+    from pushdown_lm.data.build import find_files
+    from pushdown_lm.experiments.code_report import markdown
+    from pushdown_lm.experiments.source_code import CodeExperiment, reproduce_code
+
+    options = CodeExperiment(
+        files=tuple(chain.from_iterable(map(find_files, files or []))),
+        units=units,
+        items=items,
+        beam=beam,
+        threshold=threshold,
+        overrides=tuple(overrides or ()),
+    )
+    corpus = replace(options.corpus, language=language, max_nesting=max_nesting)
+    results = reproduce_code(
+        out,
+        runs or Path("runs", out.name),
+        _names(models),
+        range(first_seed, first_seed + seeds),
+        replace(options, corpus=corpus),
+        _command(),
+    )
     typer.echo(markdown(results))
 
 
 @app.command()
 def pretrained(
     data: Annotated[
-        Path, typer.Option(help="Windows of parsed text, made by `pushdown data build`.")
+        Path, typer.Option(help="Parsed text in the model's tokens, by `pushdown data build`.")
     ],
-    glue: Annotated[Path, typer.Option(help="The folder of the tasks' folders.")],
+    glue: Annotated[
+        Path | None, typer.Option(help="The folder of the tasks' folders; without it, no tasks.")
+    ] = None,
     tasks: Annotated[str, typer.Option(help="Tasks, separated by commas.")] = "rte,sst5,mrpc,stsb",
     models: Annotated[
         str, typer.Option(help="Recipes, separated by commas, the Base-LM's first.")
@@ -196,12 +257,14 @@ def pretrained(
         typer.Option(metavar="RECIPE=MODEL", help="Start a recipe from this converted model."),
     ] = None,
     trees: GoldTrees = None,
+    sg: Suites = None,
+    blimp: Paradigms = None,
     out: Out = Path("results", "pretrained"),
     runs: Runs = None,
     seeds: Seeds = 3,
     beam: Beam = 10,
     threshold: Threshold = 6.0,
-    limit: Annotated[int | None, typer.Option(min=1, help="Gold trees to test with.")] = None,
+    limit: Limit = None,
     preset: ChosenPreset = Preset.quick,
     epochs: Epochs = None,
     batch_size: BatchSize = None,
@@ -213,9 +276,14 @@ def pretrained(
 ) -> None:
     """Table 3: pretrained models, trained further on parsed text and fine-tuned to classify.
 
-    The same command again resumes where it left off.
+    The models are trained alike on the same text, tested as in `pushdown reproduce english` with
+    what there is data for, and fine-tuned on the tasks with the paper's prompts. The same command
+    again resumes where it left off.
 
-    pushdown reproduce pretrained --data data/windows --glue glue --trees test.trees
+    pushdown reproduce pretrained --data data/windows --glue glue --trees test=test.trees
+
+    pushdown reproduce pretrained --models smollm2-base,smollm2 --data data/sentences
+    --sg sg_suites --blimp blimp --trees test=test.trees --glue glue --tasks rte,sst5 --seeds 2
     """
     from dataclasses import replace
 
@@ -226,7 +294,7 @@ def pretrained(
 
     options = EnglishOptions(
         data=str(data),
-        tests=_tests(trees, None, None, beam, threshold, limit),
+        tests=_tests(trees, sg, blimp, beam, threshold, limit),
         overrides=tuple(overrides or ()),
         pretrained=_named(pretrained, "--pretrained RECIPE=MODEL"),
     )
@@ -241,18 +309,17 @@ def pretrained(
         max_eval=max_eval,
         freeze=freeze,
     )
-    with _interruptible():
-        results = reproduce_pretrained(
-            out,
-            runs or Path("runs", out.name),
-            _names(models),
-            options,
-            [find_task(name.strip(), preset.value) for name in tasks.split(",")],
-            glue,
-            finetuning,
-            seeds=seeds,
-            command=_command(),
-        )
+    results = reproduce_pretrained(
+        out,
+        runs or Path("runs", out.name),
+        _names(models),
+        options,
+        [] if glue is None else [find_task(name, preset.value) for name in _names(tasks)],
+        glue or "",
+        finetuning,
+        seeds=seeds,
+        command=_command(),
+    )
     typer.echo(markdown(results))
 
 
@@ -293,15 +360,3 @@ def _named(pairs: list[str] | None, usage: str) -> dict[str, str]:
 
 def _command() -> str:
     return shlex.join(["pushdown", *sys.argv[1:]])
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """A training that a signal ends says where it can go on, and exits with the signal's code."""
-    from pushdown_lm.training.run import Interrupted
-
-    try:
-        yield
-    except Interrupted as interruption:
-        typer.echo(f"pushdown: {interruption}", err=True)
-        raise typer.Exit(interruption.exit_code) from None

@@ -43,11 +43,9 @@ def train(
         missing = "the name of a recipe" if recipe is None else "--data"
         raise PushdownError(f"expected {missing}; only --resume finds it in the run folder")
 
-    from pushdown_lm.console import error_console
     from pushdown_lm.data.dataset import load_data
     from pushdown_lm.training.recipe import load_recipe
     from pushdown_lm.training.run import (
-        Interrupted,
         is_main_process,
         run_recipe,
         started_data,
@@ -64,11 +62,7 @@ def train(
         assert recipe is not None
         chosen = load_recipe(recipe, settings)
     assert data is not None
-    try:
-        metrics = run_recipe(chosen, load_data(data), out, resume=resume)
-    except Interrupted as interruption:
-        error_console().print(f"pushdown: {interruption}")
-        raise typer.Exit(interruption.exit_code) from None
+    metrics = run_recipe(chosen, load_data(data), out, resume=resume)
     if is_main_process():
         for name, value in metrics.items():
             typer.echo(f"{name}\t{value:.6g}")

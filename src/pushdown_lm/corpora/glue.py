@@ -121,8 +121,10 @@ def task_file(task: Task, folder: str | Path, split: Split) -> Path:
     """The file of a split, under any of the names it goes by."""
     found = _find(task, Path(folder), split)
     if found is None:
-        names = " or ".join(task.files.get(split, ()))
-        raise TaskError(f"{folder}: expected {names or f'no {split} split'} of {task.title}")
+        if split not in task.files:
+            raise TaskError(f"{task.title} has no {split} split; it has {', '.join(task.files)}")
+        names = " or ".join(task.files[split])
+        raise TaskError(f"{folder}: expected {names} of {task.title}")
     return found
 
 

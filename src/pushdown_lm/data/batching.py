@@ -62,6 +62,8 @@ class TokenBudgetBatches(Sampler[list[int]]):
         lengths: tokens of each example.
         tokens_per_batch: largest `examples x longest example` of a batch, padding included.
         max_sentences: largest number of examples of a batch.
+        widths: what is padded, where that is not the tokens; examples of equal length are sorted by
+            it, too.
     """
 
     def __init__(
@@ -72,8 +74,10 @@ class TokenBudgetBatches(Sampler[list[int]]):
         seed: int,
         shuffle: bool = True,
         max_sentences: int | None = None,
+        widths: ArrayLike | None = None,
     ) -> None:
         self.lengths = np.asarray(lengths, dtype=np.int64)
+        self.widths = self.lengths if widths is None else np.asarray(widths, dtype=np.int64)
         self.tokens_per_batch = tokens_per_batch
         self.seed, self.shuffle, self.epoch = seed, shuffle, 0
         if max_sentences is not None and max_sentences < 1:
@@ -109,7 +113,8 @@ class TokenBudgetBatches(Sampler[list[int]]):
             batches = generator.permutation(len(self._bounds))
         else:
             examples, batches = np.arange(len(self.lengths)), np.arange(len(self._bounds))
-        examples = examples[np.argsort(-self.lengths[examples], kind="stable")]
+        order = np.lexsort((-self.widths[examples], -self.lengths[examples]))  # a stable sort
+        examples = examples[order]
         for batch in batches:
             start, end = self._bounds[batch]
             yield examples[start:end].tolist()

@@ -54,6 +54,7 @@ from pushdown_lm.data.tokenization import (
     text_rule,
     train_bpe,
     train_word_vocabulary,
+    vocabulary_size,
 )
 from pushdown_lm.files import write_json
 from pushdown_lm.trees import Constituents, Errors, Format, Nonprojective, Tree, read_trees
@@ -62,6 +63,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 TREES_PER_CHUNK = 1000
+SHARD_FORMAT = 2
+"""Of what DIR/.partial holds; what an older version left there is made again."""
 TREES_PER_RUN = 64
 """With windows, so many trees in a row are drawn into a split together: windows are real text."""
 
@@ -100,6 +103,9 @@ class DataOptions:
     """Whether crossing dependencies are errors, or are lifted."""
     language: str = "en"
     """Code of the language whose word lists help the rule `penn`."""
+    labels: bool = False
+    """Whether labeled trees are kept too, for models that read them
+    (:mod:`pushdown_lm.data.bracketing`); trees without labels have the label X."""
 
     def __post_init__(self) -> None:
         for name in ("window", "max_length"):
@@ -112,16 +118,22 @@ class DataOptions:
         for name, allowed in (("binarize", ("right", "left")), ("errors", ("raise", "skip"))):
             if getattr(self, name) not in allowed:
                 raise DataError(f"{name}: expected one of {allowed}, got {getattr(self, name)!r}")
-        if self.split is not None and (
-            len(self.split) != 3
-            or not all(0 <= share <= 1 for share in self.split)
-            or self.split[0] == 0
-            or abs(sum(self.split) - 1) > 1e-6
-        ):
-            raise DataError(
-                "split: expected the shares of train, valid and test, which add up to 1, train's "
-                f"above 0, got {self.split}"
-            )
+        if self.split is not None:
+            check_shares(self.split)
+
+
+def check_shares(split: tuple[float, ...]) -> None:
+    """Refuse what are no shares of train, valid and test."""
+    if (
+        len(split) != 3
+        or not all(0 <= share <= 1 for share in split)
+        or split[0] == 0
+        or abs(sum(split) - 1) > 1e-6
+    ):
+        raise DataError(
+            "split: expected the shares of train, valid and test, which add up to 1, train's "
+            f"above 0, got {split}"
+        )
 
 
 def build_data(
@@ -188,6 +200,7 @@ class _Source:
         return read_trees(
             self.name,
             format=options.format,
+            labels=options.labels,
             errors=options.errors,
             counts=self.skipped,
             constituents=options.constituents,
@@ -220,9 +233,11 @@ def _open_sources(sources: Trees | Mapping[str, Trees], options: DataOptions) ->
             digest = hashlib.sha256()
             for tree in items:
                 digest.update(repr((tuple(tree.words), tuple(tree.spans))).encode())
+                if options.labels:
+                    digest.update(repr(tree.labels).encode())
             corpus.append(_Source(split, "trees in memory", items, digest.hexdigest()))
         else:
-            for path in chain.from_iterable(map(_files, items)):
+            for path in chain.from_iterable(map(find_files, items)):
                 with open(path, "rb") as file:
                     digest = hashlib.file_digest(file, "sha256")
                 corpus.append(_Source(split, path, None, digest.hexdigest()))
@@ -231,7 +246,7 @@ def _open_sources(sources: Trees | Mapping[str, Trees], options: DataOptions) ->
     return corpus
 
 
-def _files(pattern: StrPath) -> list[str]:
+def find_files(pattern: StrPath) -> list[str]:
     """The file of that name, or the files that match it, in the order of their names."""
     path = os.fspath(pattern)
     if os.path.isfile(path):
@@ -252,7 +267,7 @@ def _build_key(
 ) -> str:
     """SHA-256 of all that the content follows from; without a rule, as before there were any."""
     described = asdict(options)
-    for name in ("constituents", "nonprojective", "language"):  # younger than the key
+    for name in ("labels", "constituents", "nonprojective", "language"):  # younger than the key
         if described[name] == getattr(DataOptions, name):
             del described[name]
     if given is not None:
@@ -267,6 +282,7 @@ def _build_key(
 
 def _start(folder: Path, partial: Path, key: str) -> None:
     """Keep what an interrupted build of the same key has left, and nothing else."""
+    key = f"{SHARD_FORMAT} {key}"
     if folder.exists() and not folder.is_dir():
         raise DataError(f"{folder}: expected a folder, found a file")
     is_ours = (folder / CARD).exists() or partial.exists()
@@ -420,7 +436,8 @@ def _encode(
         path = partial / "shards" / f"{split}-{source}-{items[0][0]}.npz"
         files.append(_ShardFile(split, source, path))
         trees = [(tree.words, tree.spans) for _, tree in items]
-        return path, Chunk(corpus[source].name, [index for index, _ in items], trees)
+        labels = [tree.labels for _, tree in items] if options.labels else None
+        return path, Chunk(corpus[source].name, [index for index, _ in items], trees, labels)
 
     def jobs() -> Iterator[tuple[Path, Chunk]]:
         for source, group in groupby(_assigned_trees(corpus, options), key=lambda item: item[0]):
@@ -450,17 +467,26 @@ def _assemble(
     skipped_on_reading = sum((source.skipped for source in corpus), Counter[str]())
     splits = {}
     digests = []
+    numbers: dict[str, int] = {}
     for split in _wanted_splits(corpus, options):
         files = [shard for shard in shards if shard.split == split]
-        tally, longest = _add_up(files)
+        tally, longest, labels = _add_up(files)
         if not tally.sentences:
             skipped = tally.skipped + skipped_on_reading
             raise DataError(
                 f"{split}: expected at least one usable tree, found none; "
                 f"skipped: {dict(skipped) or 'nothing'}"
             )
-        examples = _examples(files, options.window, settings.bos_id == settings.eos_id)
-        writer = ExampleWriter(partial, split, longest=options.window or longest)
+        if split == "train":
+            numbers = {label: number for number, label in enumerate(labels)}
+        elif unseen := [label for label in labels if label not in numbers]:
+            raise DataError(
+                f"{split}: expected labels of the training trees, found {', '.join(unseen)}"
+            )
+        examples = _examples(files, options.window, settings.bos_id == settings.eos_id, numbers)
+        writer = ExampleWriter(
+            partial, split, longest=options.window or longest, has_actions=options.labels
+        )
         total = tally.sentences if options.window is None else None
         with progress(f"Writing {split}", total, "examples") as advance:
             writer.write(examples, advance)
@@ -475,7 +501,7 @@ def _assemble(
         "fingerprint": fingerprint(settings.tokenizer, digests),
         "options": asdict(options),
         "tokenizer": TokenizerChoice.parse(options.tokenizer).kind,
-        "vocab_size": len(tokenizer),
+        "vocab_size": vocabulary_size(tokenizer),
         "bos_token_id": settings.bos_id,
         "eos_token_id": settings.eos_id,
         "pad_token_id": tokenizer.pad_token_id,
@@ -483,6 +509,7 @@ def _assemble(
         "text": settings.rule.text,
         "unit": settings.rule.unit,
         "window": options.window,
+        **({"labels": list(numbers)} if options.labels else {}),
         "sources": [
             {
                 "split": source.split,
@@ -503,22 +530,27 @@ def _wanted_splits(corpus: list[_Source], options: DataOptions) -> list[str]:
     return [split for split in SPLITS if any(source.split == split for source in corpus)]
 
 
-def _add_up(files: list[_ShardFile]) -> tuple[Tally, int]:
-    """The counts of all shards, and the longest sentence."""
+def _add_up(files: list[_ShardFile]) -> tuple[Tally, int, list[str]]:
+    """The counts of all shards, the longest sentence, and the labels."""
     tally, longest = Tally(), 0
+    labels: dict[str, None] = {}
     for file in files:
         shard = Shard.load(file.path)
         tally.add(shard.tally)
         longest = max(longest, int(shard.lengths.max(initial=0)))
-    return tally, longest
+        labels |= dict.fromkeys(shard.used_labels())
+    return tally, longest, list(labels)
 
 
 def _examples(
-    files: list[_ShardFile], window: int | None, shared_boundary: bool
+    files: list[_ShardFile],
+    window: int | None,
+    shared_boundary: bool,
+    numbers: Mapping[str, int],
 ) -> Iterator[Sentence]:
     """The examples of a split in the order of the trees; windows never join two sources."""
     for _, group in groupby(files, key=lambda file: file.source):
-        sentences = chain.from_iterable(Shard.load(file.path) for file in group)
+        sentences = chain.from_iterable(Shard.load(file.path).renumber(numbers) for file in group)
         if window is None:
             yield from sentences
         else:

@@ -2,7 +2,8 @@
 
     DIR/card.json                    what the dataset is made of: sources, counts, histograms
     DIR/tokenizer                    a Transformers fast tokenizer
-    DIR/train, DIR/valid, DIR/test   Arrow datasets: input_ids, attachments, length
+    DIR/train, DIR/valid, DIR/test   Arrow datasets: input_ids, attachments, length;
+                                     actions, where labels are kept
 
 The card has a SHA-256 of the content.
 """
@@ -13,14 +14,13 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pushdown_lm.data.encoding import DataError
 from pushdown_lm.data.example_files import ContentDigest
-from pushdown_lm.data.text import TextRule
-from pushdown_lm.data.tokenization import EncoderSettings, load_tokenizer
+from pushdown_lm.data.tokenization import EncoderSettings, load_tokenizer, text_rule
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -46,6 +46,11 @@ class Data:
     def fingerprint(self) -> str:
         """SHA-256 of the examples and the tokenizer, as the card has it."""
         return self.card["fingerprint"]
+
+    @property
+    def labels(self) -> list[str] | None:
+        """The labels of the trees, where the dataset was built with them."""
+        return self.card.get("labels")
 
     @property
     def splits(self) -> dict[str, Dataset]:
@@ -75,9 +80,10 @@ def load_data(folder: str | os.PathLike[str]) -> Data:
     for name in ("tokenizer", *card["splits"]):
         if not (folder / name).is_dir():
             raise DataError(f"{folder / name}: named in card.json, but absent")
-    splits = {name: _load_split(folder / name) for name in card["splits"]}
+    splits = {name: _load_split(folder / name, "labels" in card) for name in card["splits"]}
     tokenizer = load_tokenizer(folder / "tokenizer")
-    TextRule(card["text"], card.get("unit", "word")).save_in(tokenizer)
+    rule = replace(text_rule(tokenizer), text=card["text"], unit=card.get("unit", "word"))
+    rule.save_in(tokenizer)
     return Data(
         folder=folder,
         train=splits["train"],
@@ -88,7 +94,7 @@ def load_data(folder: str | os.PathLike[str]) -> Data:
     )
 
 
-def _load_split(folder: Path) -> Dataset:
+def _load_split(folder: Path, has_labels: bool) -> Dataset:
     from datasets import load_from_disk
 
     try:
@@ -98,7 +104,7 @@ def _load_split(folder: Path) -> Dataset:
         raise DataError(
             f"{folder}: expected an Arrow dataset, found a damaged one: {detail}"
         ) from error
-    for name in ("input_ids", "attachments", "length"):
+    for name in ("input_ids", "attachments", "length", *["actions"] * has_labels):
         if name not in dataset.column_names:
             raise DataError(f"{folder}: expected a column {name}, found {dataset.column_names}")
     return dataset
@@ -147,6 +153,9 @@ def _check_card(path: Path, card: dict[str, Any]) -> None:
         for name in _COUNTS:
             if not isinstance(counts, dict) or not isinstance(counts.get(name), int):
                 raise DataError(f"{path}: splits.{split}.{name}: expected a number, found none")
+    labels = card.get("labels", [])
+    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+        raise DataError(f"{path}: labels: expected a list of names, found {labels!r:.40}")
 
 
 def fingerprint(tokenizer: str, digests: Iterable[str]) -> str:

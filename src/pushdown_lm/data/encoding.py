@@ -1,7 +1,9 @@
 """Trees to token ids and attachments, a chunk of trees at a time.
 
 A sentence is `<s> tokens </s>` with the attachments `[0, r_1, ..., r_n, 0]`; no tape is stored,
-since a model builds it from the attachments. Nothing here depends on the process that runs it.
+since a model builds it from the attachments. Where labels are kept, the actions that build the
+labeled tree stand beside them (:mod:`pushdown_lm.trees.linearization`), BOS and EOS being tokens.
+Nothing here depends on the process that runs it.
 """
 
 from __future__ import annotations
@@ -10,9 +12,9 @@ import json
 import multiprocessing
 import os
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain
 from pathlib import Path
 from threading import Thread
@@ -25,6 +27,7 @@ from pushdown_lm.data.tokenization import EncoderSettings, UnusableTreeError, Wo
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.files import atomic_write
 from pushdown_lm.trees import Errors, Span, Tree, drop_words
+from pushdown_lm.trees.linearization import TOKEN, actions_from_tree
 from pushdown_lm.trees.oracle import attachments_from_tree, join_windows
 
 Binarization = Literal["right", "left"]
@@ -40,6 +43,8 @@ class Sentence(NamedTuple):
 
     input_ids: Sequence[int]
     attachments: Sequence[int]
+    actions: Sequence[int] = ()
+    """What builds the labeled tree, where labels are kept."""
 
 
 class ParseShape(NamedTuple):
@@ -149,6 +154,8 @@ class Chunk:
     indices: Sequence[int]
     """The number of each tree in its source, from 1."""
     trees: Sequence[tuple[Sequence[str], Sequence[Span]]]
+    labels: Sequence[Sequence[str] | None] | None = None
+    """Of each tree, where labels are kept."""
 
 
 @dataclass
@@ -181,18 +188,34 @@ class Shard:
     attachments: Integers
     lengths: Integers
     tally: Tally
+    actions: Integers
+    action_lengths: Integers
+    """Of each sentence, all 0 where labels are not kept."""
+    labels: Sequence[str]
+    """What the actions number."""
 
     def __iter__(self) -> Iterator[Sentence]:
-        ids, attachments = self.input_ids.tolist(), self.attachments.tolist()
-        start = 0
-        for length in self.lengths.tolist():
-            yield Sentence(ids[start : start + length], attachments[start : start + length])
-            start += length
+        ids, attachments = (_cut(run, self.lengths) for run in (self.input_ids, self.attachments))
+        actions = _cut(self.actions, self.action_lengths)
+        for columns in zip(ids, attachments, actions, strict=True):
+            yield Sentence(columns[0], columns[1], columns[2] or ())
+
+    def renumber(self, numbers: Mapping[str, int]) -> Shard:
+        """The same with labels by these numbers."""
+        table = _integers([0, *(numbers.get(label, -1) + 1 for label in self.labels)])
+        actions = np.where(self.actions > 0, table[self.actions.clip(0)], self.actions)
+        return replace(self, actions=actions, labels=tuple(numbers))
+
+    def used_labels(self) -> list[str]:
+        """The labels of its sentences, in the order in which they first occur."""
+        numbers, first = np.unique(self.actions[self.actions > 0], return_index=True)
+        return [self.labels[number - 1] for number in numbers[first.argsort()]]
 
     def save(self, path: Path) -> None:
-        arrays = {name: getattr(self, name) for name in ("input_ids", "attachments", "lengths")}
+        tally, labels = (np.array(json.dumps(note)) for note in (vars(self.tally), self.labels))
+        arrays = {name: getattr(self, name) for name in _SHARD_COLUMNS}
         with atomic_write(path, "wb") as file:
-            np.savez(file, tally=np.array(json.dumps(vars(self.tally))), **arrays)
+            np.savez(file, tally=tally, labels=labels, **arrays)
 
     @classmethod
     def load(cls, path: Path) -> Shard:
@@ -201,9 +224,20 @@ class Shard:
             counts["skipped"] = Counter(counts["skipped"])
             for name in ("depths", "stack_sizes"):
                 counts[name] = Counter({int(key): count for key, count in counts[name].items()})
-            return cls(
-                arrays["input_ids"], arrays["attachments"], arrays["lengths"], Tally(**counts)
-            )
+            columns = {name: arrays[name] for name in _SHARD_COLUMNS}
+            labels = json.loads(str(arrays["labels"]))
+            return cls(tally=Tally(**counts), labels=labels, **columns)
+
+
+_SHARD_COLUMNS = ("input_ids", "attachments", "lengths", "actions", "action_lengths")
+
+
+def _cut(values: Integers, lengths: Integers) -> Iterator[list[int]]:
+    """Runs of values, of these lengths."""
+    run, start = values.tolist(), 0
+    for length in lengths.tolist():
+        yield run[start : start + length]
+        start += length
 
 
 @dataclass(frozen=True)
@@ -231,9 +265,10 @@ class ChunkEncoding:
         tally = Tally(trees=len(chunk.trees))
         sentences: list[Sentence] = []
         texts: list[str] = []
-        for index, (words, spans) in zip(chunk.indices, chunk.trees, strict=True):
+        numbers: dict[str, int] = {}
+        for row, (index, (words, spans)) in enumerate(zip(chunk.indices, chunk.trees, strict=True)):
             try:
-                sentence, surfaces, shape, merged = self._encode(words, spans)
+                sentence, surfaces, shape, counts = self._encode(words, spans)
             except UnusableTreeError as error:
                 if self.options.errors == "raise":
                     raise DataError(f"{chunk.source}, tree {index}: {error}") from None
@@ -242,20 +277,26 @@ class ChunkEncoding:
             if self.options.max_length and len(sentence.input_ids) > self.options.max_length:
                 tally.skipped[f"longer than {self.options.max_length} tokens"] += 1
                 continue
+            if chunk.labels is not None:
+                tree = Tree(words, spans, chunk.labels[row])
+                actions = actions_from_tree(
+                    tree, lambda label: numbers.setdefault(label, len(numbers)), counts
+                )
+                sentence = sentence._replace(actions=[TOKEN, *actions, TOKEN])
             sentences.append(sentence)
             texts.append("".join(surfaces))
             tally.words += len(words)
-            tally.merged_words += merged
+            tally.merged_words += counts.count(0)
             tally.depths[shape.depth] += 1
             tally.stack_sizes[shape.stack_size] += 1
         if self.options.settings.rule.unit == "word":
             for sentence, ids in zip(sentences, self.encoder.encode_texts(texts), strict=True):
                 tally.differing_sentences += sentence.input_ids[1:-1] != ids
-        return self._shard(sentences, tally)
+        return self._shard(sentences, tally, list(numbers))
 
     def _encode(
         self, words: Sequence[str], spans: Sequence[Span]
-    ) -> tuple[Sentence, list[str], ParseShape, int]:
+    ) -> tuple[Sentence, list[str], ParseShape, list[int]]:
         if not words:
             raise UnusableTreeError("no words", "expected a tree with words, found none")
         check_spans(spans, len(words))
@@ -266,16 +307,19 @@ class ChunkEncoding:
         attachments = attach_tokens(Tree(words, spans), counts, self.options.binarize)
         shape = parse_shape(attachments)
         ids = [settings.bos_id, *chain.from_iterable(pieces), settings.eos_id]
-        return Sentence(ids, attachments), surfaces, shape, counts.count(0)
+        return Sentence(ids, attachments), surfaces, shape, counts
 
-    def _shard(self, sentences: list[Sentence], tally: Tally) -> Shard:
+    def _shard(self, sentences: list[Sentence], tally: Tally, labels: Sequence[str]) -> Shard:
+        ids, attachments, actions = (
+            _integers(list(chain.from_iterable(getattr(sentence, name) for sentence in sentences)))
+            for name in Sentence._fields
+        )
         lengths = _integers([len(sentence.input_ids) for sentence in sentences])
-        ids = _integers(list(chain.from_iterable(sentence.input_ids for sentence in sentences)))
-        attachments = list(chain.from_iterable(sentence.attachments for sentence in sentences))
+        action_lengths = _integers([len(sentence.actions) for sentence in sentences])
         tally.sentences, tally.tokens = len(lengths), len(ids)
         if self.options.settings.unknown_id is not None:
             tally.unknown_words = int((ids == self.options.settings.unknown_id).sum())
-        return Shard(ids, _integers(attachments), lengths, tally)
+        return Shard(ids, attachments, lengths, tally, actions, action_lengths, labels)
 
 
 def _integers(values: list[int]) -> Integers:
@@ -366,10 +410,11 @@ def pack_windows(
 
 
 def _join(window: list[Sentence], shared_boundary: bool) -> Sentence:
-    ids = list(window[0].input_ids)
+    ids, actions = list(window[0].input_ids), list(window[0].actions)
     for sentence in window[1:]:
         ids.extend(sentence.input_ids[shared_boundary:])
+        actions.extend(sentence.actions[shared_boundary:])
     attachments, _ = join_windows(
         (sentence.attachments for sentence in window), shared_boundary=shared_boundary
     )
-    return Sentence(ids, attachments)
+    return Sentence(ids, attachments, actions or ())

@@ -26,17 +26,17 @@ EXAMPLES_PER_BATCH = 1000
 class ContentDigest:
     """SHA-256 of the columns of a split, as 32-bit integers, however they are cut into batches."""
 
-    def __init__(self, split: str) -> None:
+    def __init__(self, split: str, *, has_actions: bool = False) -> None:
         self.split = split
-        columns = ("input_ids", "attachments", "length")
-        self._digests = {name: hashlib.sha256() for name in columns}
+        self.lists = ["input_ids", "attachments", *["actions"] * has_actions]
+        self._digests = {name: hashlib.sha256() for name in (*self.lists, "length")}
 
     @classmethod
     def of(cls, split: str, dataset: Dataset) -> ContentDigest:
         """The digest of a dataset on disk."""
-        digest = cls(split)
+        digest = cls(split, has_actions="actions" in dataset.column_names)
         for table in dataset.with_format("arrow").iter(EXAMPLES_PER_BATCH):
-            for name in ("input_ids", "attachments"):
+            for name in digest.lists:
                 digest.update(name, table[name].combine_chunks().flatten().to_numpy())
             digest.update("length", table["length"].to_numpy())
         return digest
@@ -52,11 +52,13 @@ class ContentDigest:
 class ExampleWriter:
     """Writes the examples of one split, a batch at a time.
 
-    Columns: `input_ids` (int32 list), `attachments` (int16 list where positions fit, else int32)
-    and `length` (int32).
+    Columns: `input_ids` (int32 list), `attachments` (int16 list where positions fit, else int32),
+    `actions` (int16 list) where labels are kept, and `length` (int32).
     """
 
-    def __init__(self, folder: Path, split: str, *, longest: int) -> None:
+    def __init__(
+        self, folder: Path, split: str, *, longest: int, has_actions: bool = False
+    ) -> None:
         self.folder, self.split = folder, split
         self.num_examples = 0
         self.longest_example = 0
@@ -64,10 +66,11 @@ class ExampleWriter:
             {
                 "input_ids": pa.list_(pa.int32()),
                 "attachments": pa.list_(pa.int16() if longest <= 1 << 15 else pa.int32()),
+                **({"actions": pa.list_(pa.int16())} if has_actions else {}),
                 "length": pa.int32(),
             }
         )
-        self.digest = ContentDigest(split)
+        self.digest = ContentDigest(split, has_actions=has_actions)
 
     def write(self, examples: Iterable[Sentence], advance: Advance) -> None:
         from datasets import Dataset
@@ -89,10 +92,10 @@ class ExampleWriter:
         self.num_examples += len(batch)
         self.longest_example = max(self.longest_example, int(lengths.max()))
         self.digest.update("length", lengths)
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
         columns = []
-        for name in ("input_ids", "attachments"):
-            lists = (getattr(example, name) for example in batch)
+        for name in self.digest.lists:
+            lists = [getattr(example, name) for example in batch]
+            offsets = np.cumsum([0, *map(len, lists)], dtype=np.int32)
             values = np.array(list(chain.from_iterable(lists)), dtype=np.int32)
             self.digest.update(name, values)
             element = self._schema.field(name).type.value_type

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
 from pushdown_lm.errors import PushdownError
+from pushdown_lm.trees.brackets import encode_word
 
 _QUOTES = {"``": '"', "''": '"', "`": "'"}
 _OPENING = frozenset("([{“‘«$£€¥") | {"US$", "C$", "A$", "HK$", "``", "`"}
@@ -182,6 +183,11 @@ class TextRule:
     """What is encoded at once. A token of a sentence may reach into the next word, as GPT-2's
     `Ġhasn` in has|n't; it belongs to the word it starts in. Word vocabularies are encoded word by
     word, and so was all data before there were rules."""
+    escaped: str = ""
+    """Characters that the text writes as the Penn Treebank's files do: `(` as `-LRB-`."""
+    vocabulary: int | None = None
+    """Pieces of the tokenizer from this id on are not in the model's vocabulary: they become its
+    unknown token, or without one are an error. None where the two have the same entries."""
 
     @classmethod
     def of(cls, tokenizer: Any, *, is_word_level: bool) -> TextRule:
@@ -193,7 +199,12 @@ class TextRule:
             rule = cls(**saved)
         except TypeError:
             rule = cls("", "")  # type: ignore[arg-type]
-        if rule.text not in ("detokenized", "tokenized") or rule.unit not in ("sentence", "word"):
+        if (
+            rule.text not in ("detokenized", "tokenized")
+            or rule.unit not in ("sentence", "word")
+            or not isinstance(rule.escaped, str)
+            or not isinstance(rule.vocabulary, int | None)
+        ):
             raise PushdownError(
                 f"{tokenizer.name_or_path or 'tokenizer'}: tokenizer_config.json: {RULE_KEY}: "
                 'expected {"text": "detokenized" or "tokenized", "unit": "sentence" or "word"}, '
@@ -203,10 +214,16 @@ class TextRule:
 
     def save_in(self, tokenizer: Any) -> None:
         """Make the rule part of what `tokenizer.save_pretrained` writes."""
-        tokenizer.init_kwargs[RULE_KEY] = asdict(self)
+        rule = asdict(self)
+        for name in ("escaped", "vocabulary"):
+            if not rule[name]:
+                del rule[name]
+        tokenizer.init_kwargs[RULE_KEY] = rule
 
     def surfaces(self, words: Sequence[str]) -> list[str]:
         """The words as the model reads them, each with the space before it."""
+        if self.escaped:
+            words = [encode_word(word, self.escaped) for word in words]
         if self.text == "tokenized":
             return separate(words)
         return detokenize(words, version=1 if self.unit == "word" else 2)

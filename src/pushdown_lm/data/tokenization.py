@@ -21,9 +21,10 @@ from __future__ import annotations
 import copy
 import json
 import re
+import sys
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -50,10 +51,12 @@ __all__ = [
     "is_word_level",
     "load_tokenizer",
     "model_tokenizer",
+    "renumber_bpe",
     "separate",
     "text_rule",
     "train_bpe",
     "train_word_vocabulary",
+    "vocabulary_size",
 ]
 
 BOS, EOS, PAD, UNKNOWN = "<s>", "</s>", "<pad>", "<unk>"
@@ -239,6 +242,32 @@ def text_rule(tokenizer: PreTrainedTokenizerFast) -> TextRule:
     return TextRule.of(tokenizer, is_word_level=is_word_level(tokenizer))
 
 
+def vocabulary_size(tokenizer: Any) -> int:
+    """How many ids a model of this tokenizer has; the tokenizer may know further pieces."""
+    return text_rule(tokenizer).vocabulary or len(tokenizer)
+
+
+def renumber_bpe(
+    tokenizer: PreTrainedTokenizerFast, ids: Mapping[str, int], **special_tokens: str
+) -> PreTrainedTokenizerFast:
+    """A BPE that cuts text as before, its pieces numbered by a model's vocabulary.
+
+    A BPE cannot do without the pieces that the vocabulary lacks, since longer ones are merged from
+    them. They are numbered from ``len(ids)`` on, which :attr:`TextRule.vocabulary` must tell.
+    """
+    described = json.loads(tokenizer.backend_tokenizer.to_str())
+    if described["model"]["type"] != "BPE":
+        raise TokenizationError(
+            f"tokenizer: expected GPT-2's BPE, found a model of type {described['model']['type']}"
+        )
+    vocabulary = dict(ids)
+    for piece in described["model"]["vocab"]:
+        vocabulary.setdefault(piece, len(vocabulary))
+    described["model"]["vocab"] = vocabulary
+    described["added_tokens"] = []
+    return _wrap(Tokenizer.from_str(json.dumps(described)), **special_tokens)
+
+
 def model_tokenizer(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
     """The tokenizer as it is saved with a model, for Transformers' own `generate` and pipelines.
 
@@ -302,6 +331,7 @@ class EncoderSettings:
         """The settings of a tokenizer; the rule is the one saved with it unless given."""
         bos, eos, pad = tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id
         unknown = tokenizer.unk_token_id
+        rule = rule or text_rule(tokenizer)
         backend = json.loads(tokenizer.backend_tokenizer.to_str())
         backend.update(truncation=None, padding=None)
         return cls(
@@ -310,8 +340,8 @@ class EncoderSettings:
             eos_id=eos,
             unknown_id=None if unknown in (bos, eos, pad) else unknown,
             reserved_ids=frozenset({bos, eos, pad}),
-            rule=rule or text_rule(tokenizer),
-            allow_unknown=allow_unknown,
+            rule=rule,
+            allow_unknown=allow_unknown or rule.vocabulary is not None,
         )
 
 
@@ -321,6 +351,7 @@ class WordEncoder:
     def __init__(self, settings: EncoderSettings) -> None:
         self.settings = settings
         self.surfaces = settings.rule.surfaces
+        self._limit = settings.rule.vocabulary or sys.maxsize
         self._tokenizer = Tokenizer.from_str(settings.tokenizer)
         self._pieces = lru_cache(maxsize=MAX_CACHED_WORDS)(self._encode_surface)
 
@@ -339,6 +370,11 @@ class WordEncoder:
         batch = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return [encoding.ids for encoding in batch]
 
+    def knows(self, piece: str) -> bool:
+        """Whether a piece is in the model's vocabulary."""
+        token = self._tokenizer.token_to_id(piece)
+        return token is not None and token < self._limit
+
     def _encode_sentence(self, surfaces: Sequence[str]) -> list[tuple[int, ...]]:
         text = "".join(surfaces)
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
@@ -351,8 +387,7 @@ class WordEncoder:
             if start > reached and text[reached:start].strip():
                 break
             reached = max(reached, end)
-            self._check_token(token, surfaces[word].strip())
-            pieces[word].append(token)
+            pieces[word].append(self._accept(token, surfaces[word].strip()))
         if not pieces[0] or text[reached:].strip():
             lost = bisect_right(ends[:-1], reached)
             raise _lost_leaf(surfaces[lost].strip(), encoding.tokens)
@@ -361,8 +396,7 @@ class WordEncoder:
     def _encode_surface(self, surface: str) -> tuple[int, ...]:
         word = surface.strip()
         encoding = self._tokenizer.encode(surface, add_special_tokens=False)
-        for token in encoding.ids:
-            self._check_token(token, word)
+        ids = tuple(self._accept(token, word) for token in encoding.ids)
         reached = len(surface) - len(surface.lstrip())
         for start, end in encoding.offsets:
             if start > reached:
@@ -370,9 +404,18 @@ class WordEncoder:
             reached = max(reached, end)
         if not word or reached < len(surface):
             raise _lost_leaf(word, encoding.tokens)
-        return tuple(encoding.ids)
+        return ids
 
-    def _check_token(self, token: int, word: str) -> None:
+    def _accept(self, token: int, word: str) -> int:
+        """The id by which the model knows a token of a word; an error if it must not read it."""
+        if token >= self._limit:
+            if self.settings.unknown_id is None:
+                raise UnusableTreeError(
+                    "piece outside the vocabulary",
+                    "expected pieces of the model's vocabulary, found "
+                    f"{self._tokenizer.id_to_token(token)!r} in the word {word!r}",
+                )
+            return self.settings.unknown_id
         if token in self.settings.reserved_ids:
             raise UnusableTreeError(
                 "special token among the words",
@@ -383,6 +426,7 @@ class WordEncoder:
                 "word outside the vocabulary",
                 f"expected words of the closed vocabulary, found {word!r}",
             )
+        return token
 
 
 def _lost_leaf(word: str, tokens: Sequence[str]) -> UnusableTreeError:

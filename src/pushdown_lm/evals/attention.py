@@ -35,7 +35,7 @@ from pushdown_lm.errors import PushdownError
 from pushdown_lm.evals.sg import Suite
 from pushdown_lm.files import atomic_write
 from pushdown_lm.search.loading import BaseLMScorer, EvaluationScorer
-from pushdown_lm.search.pushdown_scorer import PushdownScorer, UnknownTokenError
+from pushdown_lm.search.pushdown_scorer import PushdownScorer
 from pushdown_lm.search.scorer import Progress
 from pushdown_lm.trees import Span
 
@@ -226,6 +226,9 @@ class AttentionReport:
     def mean(self, noun: str) -> float:
         return _mean([suite.mean(noun) for suite in self.suites.values()])
 
+    def table(self) -> Table:
+        return attention_table({str(self.scorer["model"]): self})
+
     def to_json(self) -> dict[str, Any]:
         return {
             "evaluation": "attention",
@@ -254,7 +257,7 @@ def evaluate_attention(
         for prefix in members:
             try:
                 read = read_attention(scorer, prefix.text)
-            except UnknownTokenError:
+            except PushdownError:  # it cannot be read
                 continue
             finally:
                 done += 1

@@ -1,11 +1,11 @@
-"""The model in the box: a trained model as a small data package that is found by name.
+"""The models in the box: trained models as a small data package, found by name.
 
     python -m pushdown_lm.experiments.box_model \\
-        runs/english/seed0/english models/english english --results results/english
+        models/english english english-base --runs runs/english/seed0 --results results/english
 
-writes ``models/english/src/pushdown_lm_english/english``: the weights in float16, the tokenizer,
-and a model card whose scores come from the results of the English experiment. The package around it
-(``pyproject.toml``, the words of the card) is kept in the repository by hand.
+writes ``models/english/src/pushdown_lm_english/english`` and ``english_base``: weights in float16,
+tokenizer and provenance. ``models/english/README.md`` is the card: the words of ``card.md``, with
+the scores that the English experiment has found. The rest of the package is kept by hand.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pushdown_lm.training.run import METRICS, MODEL, RECIPE
 
 MEGABYTES = 25
 """The largest size of a model that is kept in the repository."""
-CARD = "README.md"
+CARD, CARD_TEMPLATE = "README.md", "card.md"
 PROVENANCE = "training.json"
 
 
@@ -33,8 +33,8 @@ class BoxError(PushdownError):
     """A model that cannot be packed."""
 
 
-def pack_model(run: str | Path, folder: str | Path, card: str = "") -> Path:
-    """Write the model of a finished run to ``folder``: float16 weights, tokenizer, card.
+def pack_model(run: str | Path, folder: str | Path) -> Path:
+    """Write the model of a finished run to ``folder``: float16 weights and tokenizer.
 
     The folder also holds the recipe and the final metrics of the run, and a manifest.
     """
@@ -52,29 +52,28 @@ def pack_model(run: str | Path, folder: str | Path, card: str = "") -> Path:
         tokenizer.save_pretrained(staging)
         recipe = load_recipe(run / RECIPE)
         write_json(staging / PROVENANCE, {"recipe": recipe.model_dump(), "metrics": metrics})
-        if card:
-            with atomic_write(staging / CARD) as file:
-                file.write(card)
     return folder
 
 
-def fill_card(template: str, results: dict[str, Any]) -> str:
-    """The words of a card with ``$scores`` replaced by the table of the English experiment."""
-    return Template(template).substitute(scores=comparison(results))
+def write_card(package: Path, results: dict[str, Any]) -> None:
+    """The card of a package: its template with the table of the English experiment."""
+    template = Template((package / CARD_TEMPLATE).read_text(encoding="utf-8"))
+    with atomic_write(package / CARD) as file:
+        file.write(template.substitute(scores=comparison(results)))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("run", type=Path, help="a finished training run")
     parser.add_argument("package", type=Path, help="the package's folder, such as models/english")
-    parser.add_argument("name", help="the name of the model, such as english")
+    parser.add_argument("models", nargs="*", help="runs to pack, such as english")
+    parser.add_argument("--runs", type=Path, help="the folder of the runs")
     parser.add_argument("--results", type=Path, required=True, help="of the English experiment")
     given = parser.parse_args()
+    module = given.package / "src" / f"pushdown_lm_{given.package.name}"
+    for name in given.models:
+        print(pack_model(given.runs / name, module / name.replace("-", "_")))
     results = json.loads((given.results / "results.json").read_text(encoding="utf-8"))
-    card = fill_card((given.package / "card.md").read_text(encoding="utf-8"), results)
-    module = f"pushdown_lm_{given.package.name}"
-    folder = given.package / "src" / module / given.name.replace("-", "_")
-    print(pack_model(given.run, folder, card))
+    write_card(given.package, results)
 
 
 if __name__ == "__main__":

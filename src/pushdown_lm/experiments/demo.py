@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 from rich.console import Console, Group
-from rich.table import Table
+from rich.table import Column, Table
 
 from pushdown_lm import __version__
 from pushdown_lm.console import progress
@@ -36,6 +36,7 @@ from pushdown_lm.experiments import plots
 from pushdown_lm.experiments.side_by_side import train_side_by_side
 from pushdown_lm.files import atomic_write, write_json
 from pushdown_lm.search.loading import load_scorer
+from pushdown_lm.search.packaged import DEFAULT_MODEL, installed_models
 from pushdown_lm.search.pushdown_scorer import PushdownScorer
 from pushdown_lm.search.scorer import Scorer
 from pushdown_lm.training.run import METRICS, MODEL
@@ -51,6 +52,7 @@ PHENOMENA = {
     "fgd": "filler-gap",
 }
 """What the suites test, by the first part of their names."""
+ENGLISH_EXAMPLE = "The keys to the cabinet are on the table ."
 EXAMPLE = "the boys that the dog near the cats likes are happy ."
 
 
@@ -272,13 +274,23 @@ def markdown(results: dict[str, Any]) -> str:
 def show(out: Path, results: dict[str, Any], console: Console) -> None:
     """The result table, and what the Pushdown-LM makes of one sentence."""
     console.print(result_table(results))
-    scorer = _example_scorer(out, results)
-    console.print(f'The Pushdown-LM\'s parse of "{EXAMPLE}":\n')
-    console.print(draw(scorer.parse(EXAMPLE)), highlight=False)
-    table = Table(title="Surprisals in bits")
-    table.add_column("word")
-    table.add_column("bits", justify="right")
-    for word, bits in scorer.analyse([EXAMPLE])[0].words:
+    _show_sentence("the Pushdown-LM", _example_scorer(out, results), EXAMPLE, console)
+
+
+def show_english(console: Console) -> None:
+    """What the model in the box makes of an English sentence, if it is installed."""
+    if DEFAULT_MODEL in installed_models():
+        scorer = PushdownScorer.from_pretrained(DEFAULT_MODEL, threshold=8.0)
+        _show_sentence(f"the model {DEFAULT_MODEL!r}", scorer, ENGLISH_EXAMPLE, console)
+
+
+def _show_sentence(name: str, scorer: PushdownScorer, sentence: str, console: Console) -> None:
+    """The tree of a sentence, and the surprisals of its words."""
+    analysis = scorer.analyse([sentence])[0]
+    console.print(f"Parse and surprisals by {name}:\n", highlight=False)
+    console.print(draw(analysis.trees()[0].tree), highlight=False)
+    table = Table("word", Column("bits", justify="right"), title="Surprisals")
+    for word, bits in analysis.words:
         table.add_row(word, f"{bits:.2f}")
     console.print(table)
 

@@ -75,6 +75,7 @@ MODELS = {
     "open": Variant("Pushdown-LM, open distance", "dyck-open"),
 }
 ABLATIONS = {
+    "published": Variant("Pushdown-LM, the authors' transformer", "dyck-published"),
     "base-nopos": Variant("Base-LM, no positions", "dyck-base", (ROPE_OFF,)),
     "constituents": Variant(
         "published, any constituent is legal", "dyck", ("model.legality=constituents",)

@@ -41,6 +41,8 @@ ORDER = (
     "english-tg",
     "english-paper",
     "english",
+    *(f"{name}{kind}" for name in ("gpt2-medium", "smollm2") for kind in ("-base", "-multitask")),
+    *("gpt2-medium", "smollm2-paper", "smollm2"),
 )
 """Of the models in the table."""
 RUN_PARTS = ("recipe", "training", "curve", "before")
@@ -302,6 +304,14 @@ def _by_part(results: Report, title: str, test: str, parts: str) -> list[str]:
     return [f"## {title}\n", markdown_table(header, rows)] if rows else []
 
 
+def by_circuit_and_field(results: Report) -> list[str]:
+    """The sections of SG circuits and of BLiMP fields, where these were tested."""
+    return [
+        *_by_part(results, "SG circuits", "sg", "circuits"),
+        *_by_part(results, "BLiMP fields", "blimp", "fields"),
+    ]
+
+
 def markdown(results: Report) -> str:
     """The whole report."""
     tests = results["options"]["tests"]
@@ -311,8 +321,7 @@ def markdown(results: Report) -> str:
         f"{tests['beam']} and threshold {tests['threshold']} nats, others exactly; a wider search "
         "has twice the beam and 2 nats more.\n",
         comparison(results),
-        *_by_part(results, "SG circuits", "sg", "circuits"),
-        *_by_part(results, "BLiMP fields", "blimp", "fields"),
+        *by_circuit_and_field(results),
         how_made(results),
     ]
     return "\n".join(parts)

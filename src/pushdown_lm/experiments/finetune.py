@@ -1,7 +1,5 @@
 """Fine-tuning on the tasks of :mod:`~pushdown_lm.corpora.glue`, with the model's own parses.
 
-Shapes: B prompts, T positions, V vocabulary.
-
 1. Before any training the model parses every sentence of every prompt by beam search, and the
    parses are kept on disk (:mod:`~pushdown_lm.search.parse_cache`). The tapes stay what they are,
    whatever becomes of the weights. Tokens of the label shift: no parse depends on the answer. A
@@ -14,6 +12,14 @@ Shapes: B prompts, T positions, V vocabulary.
    No model is chosen by its score: the numbers are those of the last step. With early stopping
    they are those of the epoch with the lowest loss on training examples that were held out; the
    examples that are evaluated decide nothing.
+
+A run is a training run as any other (:mod:`~pushdown_lm.experiments.prompt_trainer`): in several
+processes, with checkpoints, and continued where it was interrupted.
+
+OUT/parses.jsonl               the parses
+OUT/TASK/MODEL/seed-N          a run: checkpoints while it lasts, metrics.jsonl, result.json, and
+                               model/ if it is kept
+OUT/results.json               all results
 """
 
 from __future__ import annotations
@@ -22,27 +28,21 @@ import hashlib
 import json
 import math
 import random
+import shutil
 import statistics
-import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
 from accelerate.utils import set_seed  # type: ignore[import-untyped]
-from torch import Tensor, nn
-from transformers import (
-    PreTrainedTokenizerFast,
-    get_constant_schedule_with_warmup,
-    get_linear_schedule_with_warmup,
-)
+from torch import nn
+from transformers import PreTrainedTokenizerFast
 
-from pushdown_lm.console import progress
 from pushdown_lm.corpora.glue import (
     Preset,
     Split,
@@ -50,21 +50,29 @@ from pushdown_lm.corpora.glue import (
     evaluation_split,
     load_examples,
 )
-from pushdown_lm.data.batching import IGNORED, Collator, RandomBatches
-from pushdown_lm.experiments.early_stopping import EarlyStopping
+from pushdown_lm.data.tokenization import load_tokenizer
+from pushdown_lm.errors import PushdownError
+from pushdown_lm.evals.sharding import processes
+from pushdown_lm.experiments.prompt_trainer import PromptData, PromptTrainer
 from pushdown_lm.experiments.prompts import FinetuneError, Prompt, PromptEncoder
-from pushdown_lm.files import MANIFEST, verify_manifest, whole_folder, write_json
+from pushdown_lm.files import check_folder_writable, locked, write_json
 from pushdown_lm.machine import peak_memory_megabytes
 from pushdown_lm.model.classification import PushdownForSequenceClassification
+from pushdown_lm.model.loading import load_weights
 from pushdown_lm.model.modeling import PushdownForCausalLM
+from pushdown_lm.search.loading import model_names
 from pushdown_lm.search.parse_cache import ParseCache
 from pushdown_lm.search.pushdown_scorer import PushdownScorer
 from pushdown_lm.search.scorer import weights_fingerprint
-from pushdown_lm.training.lora import choose_trainable, merge_lora
-from pushdown_lm.training.recipe import LoraSection
+from pushdown_lm.training.checkpoint import checkpoints, last_checkpoint
+from pushdown_lm.training.freezing import Trainable, trainable_parameters
+from pushdown_lm.training.lora import choose_trainable
+from pushdown_lm.training.recipe import LoraSection, Recipe, TrainingSection
+from pushdown_lm.training.run import MODEL
 
-PARSES = "parses.jsonl"
-RESULTS = "results.json"
+PARSES, RESULTS = "parses.jsonl", "results.json"
+STARTED, RESULT = "started.json", "result.json"
+"""In a run's folder: what it was started with, and what it has found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +117,8 @@ class FinetuneOptions:
             raise FinetuneError("freeze, lora_rank: adapters leave all else frozen; choose one")
 
 
+Item = TypeVar("Item")
+
 PRESETS: dict[Preset, FinetuneOptions] = {
     "paper": FinetuneOptions(
         epochs=20, batch_size=256, lr=3e-5, warmup=0.0, schedule="constant", patience=3
@@ -151,13 +161,11 @@ def prepare(
 ) -> Prepared:
     """Read a task's files and parse their sentences with the model of a folder."""
     scorer = PushdownScorer.from_pretrained(folder, allow_unknown=True)
-    model = scorer.model.to(_device())
+    model = scorer.model.to(processes().device)
     split = options.split or evaluation_split(task, data)
     encoder = PromptEncoder(scorer, task)
     cache = None
     if model.config.pushdown_layers:
-        if model.head is None:
-            raise FinetuneError(f"{folder}: expected an attachment head, which parses, found none")
         cache = ParseCache(parses, model, beam=options.beam)
     return Prepared(
         train=encoder.encode(load_examples(task, data, "train", options.max_train), cache),
@@ -166,6 +174,37 @@ def prepare(
         first_tokens=encoder.first_tokens,
         weights=weights_fingerprint(model),
     )
+
+
+def check(
+    tasks: Sequence[Task],
+    folders: Iterable[str | Path],
+    data: str | Path,
+    out: str | Path,
+    options: FinetuneOptions,
+) -> None:
+    """Find out before the work starts what would end it later.
+
+    Reads all files of the tasks, and loads every model: whether it can parse, whether its tokenizer
+    keeps the labels apart, whether all prompts fit, and whether it has the layers to be frozen.
+    """
+    check_folder_writable(out)
+    examples = {}
+    for task in tasks:
+        split = options.split or evaluation_split(task, data)
+        train = load_examples(task, data, "train", options.max_train)
+        examples[task.name] = [*train, *load_examples(task, data, split, options.max_eval)]
+        split_off(train, options, seed=0)
+    for folder in folders:
+        scorer = PushdownScorer.from_pretrained(folder, allow_unknown=True)
+        if scorer.model.config.pushdown_layers and scorer.model.head is None:
+            raise FinetuneError(f"{folder}: expected an attachment head, which parses, found none")
+        for task in tasks:
+            try:
+                PromptEncoder(scorer, task).encode(examples[task.name], None)
+            except PushdownError as error:
+                raise FinetuneError(f"{folder}: {error}") from error
+        _choose_trainable(scorer.model, options)
 
 
 # ------------------------------------------------------------------ one run
@@ -189,208 +228,111 @@ def finetune(
     task: Task,
     prepared: Prepared,
     options: FinetuneOptions,
+    run: str | Path,
     *,
     seed: int = 0,
-    save_to: str | Path | None = None,
+    save: bool = False,
 ) -> Run:
     """Fine-tune the model of a folder on a prepared task, and evaluate it.
 
     Args:
-        save_to: a folder for the fine-tuned model and its tokenizer.
+        run: the folder of the run; continued from its last checkpoint, if it has one.
+        save: keep the fine-tuned model and its tokenizer in ``model/``.
     """
     set_seed(seed)
     model, tokenizer = _load(Path(folder), task, prepared)
-    device = _device()
-    model.to(device)  # type: ignore[arg-type]
-    lora = None if options.lora_rank is None else LoraSection(rank=options.lora_rank)
-    trainable = choose_trainable(model, options.freeze, lora)
-    if options.gradient_checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
-    began = time.monotonic()
-    steps = _train(model, prepared, options, seed, f"{task.title}, seed {seed}")
-    predictions = predict(model, prepared, options)
+    trainable = _choose_trainable(model, options)
+    train, held_out = split_off(prepared.train, options, seed)
+    trainer = PromptTrainer(
+        model,
+        _recipe(task, options, len(train), seed),
+        PromptData.of(train, held_out, tokenizer),
+        run,
+        lm_weight=options.lm_weight,
+        label=f"{task.title}, seed {seed}",
+    )
+    found = checkpoints(run)
+    trainer.train_from(last_checkpoint(run) if found else None, "the same command continues")
+    predictions = trainer.answers(prepared.evaluation, prepared.first_tokens, options.batch_size)
     labels = np.array([prompt.label for prompt in prepared.evaluation])
-    if save_to is not None:
-        merge_lora(model)
-        with whole_folder(save_to) as staging:
-            model.save_pretrained(staging)
-            tokenizer.save_pretrained(staging)
+    if save:
+        trainer.save_final()
     return Run(
         seed=seed,
         metrics={name: metric(predictions, labels) for name, metric in task.metrics.items()},
-        steps=steps,
-        seconds=time.monotonic() - began,
+        steps=trainer.state.global_step,
+        seconds=trainer.seconds(),
         trainable_parameters=trainable.trained,
         parameters=trainable.total,
-        peak_memory_megabytes=peak_memory_megabytes(device),
+        peak_memory_megabytes=peak_memory_megabytes(trainer.args.device),
     )
-
-
-def _device() -> torch.device:
-    return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
 
 
 def _load(
     folder: Path, task: Task, prepared: Prepared
 ) -> tuple[PushdownForCausalLM, PreTrainedTokenizerFast]:
-    from pushdown_lm.data.tokenization import load_tokenizer
-
-    if (folder / MANIFEST).is_file():
-        verify_manifest(folder)
-    model: PushdownForCausalLM
-    if task.is_regression:
-        model = PushdownForSequenceClassification.from_pretrained(
-            folder, num_labels=1, dtype=torch.float32
-        )
-        mean = statistics.fmean(prompt.label for prompt in prepared.train)
-        nn.init.constant_(model.score.bias, mean)
-    else:
-        model = PushdownForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    return model, load_tokenizer(folder)
-
-
-def _train(
-    model: PushdownForCausalLM, prepared: Prepared, options: FinetuneOptions, seed: int, name: str
-) -> int:
-    """Train in place; the number of steps."""
-    train, held_out = split_off(prepared.train, options, seed)
-    batches = RandomBatches(len(train), options.batch_size, seed=seed)
-    steps = max(1, round(options.epochs * len(batches)))
-    stopping = None
-    if options.patience is not None:
-        loss_now = partial(held_out_loss, model, held_out, options)
-        stopping = EarlyStopping(model, loss_now, options.patience)
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(parameters, lr=options.lr, weight_decay=options.weight_decay)
-    warmup = round(options.warmup * steps)
-    rates = (
-        get_linear_schedule_with_warmup(optimizer, warmup, steps)
-        if options.schedule == "linear"
-        else get_constant_schedule_with_warmup(optimizer, warmup)
+    if not task.is_regression:
+        model = load_weights(PushdownForCausalLM, folder, dtype=torch.float32)
+        return model, load_tokenizer(folder)
+    scores = load_weights(
+        PushdownForSequenceClassification,
+        folder,
+        new=("score.weight", "score.bias"),
+        num_labels=1,
+        dtype=torch.float32,
     )
-    model.train()
-    with progress(name, steps, "steps") as advance:
-        for step, batch in zip(range(steps), _epochs(batches), strict=False):
-            prompts = [train[index] for index in batch]
-            with _precision(model, options):
-                loss = prompt_loss(model, prompts, options.lm_weight)
-            if not math.isfinite(value := loss.item()):
-                raise FinetuneError(f"{name}: the loss of step {step + 1} is not finite")
-            loss.backward()
-            nn.utils.clip_grad_norm_(parameters, options.clip)
-            optimizer.step()
-            rates.step()
-            optimizer.zero_grad()
-            advance(1, f"loss {value:.3f}")
-            ends_epoch = (step + 1) % len(batches) == 0 or step + 1 == steps
-            if stopping is not None and ends_epoch and stopping.is_over():
-                steps = step + 1
-                break
-    if stopping is not None:
-        stopping.restore()
-    model.eval()
-    return steps
+    mean = statistics.fmean(prompt.label for prompt in prepared.train)
+    nn.init.constant_(scores.score.bias, mean)
+    return scores, load_tokenizer(folder)
+
+
+def _choose_trainable(model: PushdownForCausalLM, options: FinetuneOptions) -> Trainable:
+    """What is trained; never the attachment head, whose choices have been made."""
+    lora = None if options.lora_rank is None else LoraSection(rank=options.lora_rank)
+    choose_trainable(model, options.freeze, lora)
+    if model.head is not None:
+        model.head.requires_grad_(False)
+    return trainable_parameters(model)
+
+
+def _recipe(task: Task, options: FinetuneOptions, num_train: int, seed: int) -> Recipe:
+    """The training of a run; checkpoints and the evaluation of held-out prompts end an epoch."""
+    epoch = math.ceil(num_train / options.batch_size)
+    steps = max(1, round(options.epochs * epoch))
+    return Recipe(
+        name=task.name,
+        training=TrainingSection(
+            steps=steps,
+            batch_size=options.batch_size,
+            lr=options.lr,
+            schedule=options.schedule,
+            warmup_steps=round(options.warmup * steps),
+            weight_decay=options.weight_decay,
+            clip=options.clip,
+            precision="bf16" if options.bf16 else "float32",
+            gradient_checkpointing=options.gradient_checkpointing,
+            eval_every=None if options.patience is None else min(epoch, steps),
+            save_every=min(epoch, steps),
+            early_stopping_patience=options.patience,
+            seed=seed,
+        ),
+    )
 
 
 def split_off(
-    prompts: Sequence[Prompt], options: FinetuneOptions, seed: int
-) -> tuple[list[Prompt], list[Prompt]]:
-    """Training prompts, and those that early stopping holds out, drawn at random."""
+    items: Sequence[Item], options: FinetuneOptions, seed: int
+) -> tuple[list[Item], list[Item]]:
+    """What to train on, and what early stopping holds out, drawn at random."""
     if options.patience is None:
-        return list(prompts), []
-    count = max(1, round(options.held_out * len(prompts)))
-    if count >= len(prompts):
+        return list(items), []
+    count = max(1, round(options.held_out * len(items)))
+    if count >= len(items):
         raise FinetuneError(
-            f"early stopping holds out {count} of {len(prompts)} training examples, which leaves "
+            f"early stopping holds out {count} of {len(items)} training examples, which leaves "
             "none to train on"
         )
-    order = random.Random(seed).sample(range(len(prompts)), len(prompts))
-    return [prompts[number] for number in order[count:]], [prompts[n] for n in order[:count]]
-
-
-@torch.no_grad()
-def held_out_loss(
-    model: PushdownForCausalLM, prompts: Sequence[Prompt], options: FinetuneOptions
-) -> float:
-    """The mean loss of the answers."""
-    model.eval()
-    total = 0.0
-    for start in range(0, len(prompts), options.batch_size):
-        batch = prompts[start : start + options.batch_size]
-        with _precision(model, options):
-            total += len(batch) * float(prompt_loss(model, batch, lm_weight=0.0))
-    model.train()
-    return total / len(prompts)
-
-
-def _epochs(batches: RandomBatches) -> Iterator[list[int]]:
-    """The batches of one epoch after another, without end."""
-    while True:
-        yield from batches
-        batches.set_epoch(batches.epoch + 1)
-
-
-def _precision(model: nn.Module, options: FinetuneOptions) -> Any:
-    if not options.bf16:
-        return nullcontext()
-    return torch.autocast(next(model.parameters()).device.type, torch.bfloat16)
-
-
-def _collate(model: PushdownForCausalLM, prompts: Sequence[Prompt]) -> dict[str, Tensor]:
-    pad = model.config.pad_token_id
-    assert pad is not None
-    batch = Collator(pad)([asdict(prompt) for prompt in prompts])
-    return {name: tensor.to(model.device) for name, tensor in batch.items()}
-
-
-def prompt_loss(model: PushdownForCausalLM, prompts: Sequence[Prompt], lm_weight: float) -> Tensor:
-    """The loss of a batch: of the answers, and of the rest as a language model."""
-    batch = _collate(model, prompts)
-    targets = batch.pop("labels")  # (B, T)
-    if not model.config.shared_boundary:
-        targets[batch["input_ids"] == model.config.bos_token_id] = IGNORED
-    position = torch.arange(targets.shape[1], device=model.device)
-    start = torch.tensor([prompt.answer for prompt in prompts], device=model.device)
-    answers = position >= start[:, None]
-    rest = targets.masked_fill(answers, IGNORED)
-    if isinstance(model, PushdownForSequenceClassification):
-        labels = torch.tensor([prompt.label for prompt in prompts], device=model.device)
-        scored = model(**batch, labels=labels)
-        return scored.loss + lm_weight * _cross_entropy(scored.lm_logits, rest)
-    logits = model(**batch).logits
-    answer_loss = _cross_entropy(logits, targets.masked_fill(~answers, IGNORED))
-    return answer_loss + lm_weight * _cross_entropy(logits, rest)
-
-
-def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean over the targets ``(B, T)`` of the tokens that the logits ``(B, T, V)`` predict."""
-    return nn.functional.cross_entropy(
-        logits[:, :-1].flatten(0, 1).float(), targets[:, 1:].flatten(), ignore_index=IGNORED
-    )
-
-
-@torch.inference_mode()
-def predict(
-    model: PushdownForCausalLM, prepared: Prepared, options: FinetuneOptions
-) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """The class, or the number, that the model gives each prompt of the evaluation."""
-    prompts = prepared.evaluation
-    order = sorted(range(len(prompts)), key=lambda number: len(prompts[number].input_ids))
-    predictions = np.zeros(len(prompts))
-    classes = torch.tensor(prepared.first_tokens, dtype=torch.long, device=model.device)
-    for start in range(0, len(order), options.batch_size):
-        numbers = order[start : start + options.batch_size]
-        batch = _collate(model, [prompts[number] for number in numbers])
-        del batch["labels"]
-        with _precision(model, options):
-            output = model(**batch)
-        if isinstance(model, PushdownForSequenceClassification):
-            predictions[numbers] = output.logits[:, 0].float().cpu().numpy()
-            continue
-        question_end = torch.tensor([prompts[number].answer - 1 for number in numbers])
-        after_question = output.logits[torch.arange(len(numbers)), question_end]  # (B, V)
-        predictions[numbers] = after_question[:, classes].argmax(-1).cpu().numpy()
-    return predictions
+    order = random.Random(seed).sample(range(len(items)), len(items))
+    return [items[number] for number in order[count:]], [items[number] for number in order[:count]]
 
 
 # ------------------------------------------------------------------ tasks x models x seeds
@@ -440,35 +382,47 @@ def finetune_all(
     *,
     seeds: int = 3,
     save: bool = False,
+    report: Callable[[str], None] | None = None,
 ) -> list[Result]:
     """Fine-tune every model on every task with several seeds, and write ``results.json``.
 
-    Every finished run is a file of its own, so that an interrupted command resumes where it left
-    off.
+    An interrupted command resumes where it left off: finished runs are kept, and a run that was
+    interrupted continues from its last checkpoint.
+
+    Args:
+        report: called with what went wrong with a model on a task, which leaves the others alone;
+            if left out, the first such error is raised.
     """
-    out = Path(out)
+    out, models = Path(out), model_names(folders)
+    check(tasks, models.values(), data, out, options)
     results = []
-    for task in tasks:
-        for name, folder in model_names(folders).items():
-            prepared = prepare(folder, task, data, out / PARSES, options)
-            place = out / task.name / name
-            runs = [
-                _run_once(place / f"seed-{seed}", folder, task, prepared, options, seed, save)
-                for seed in range(seeds)
-            ]
-            results.append(_result(task, name, folder, prepared, runs))
-    write_json(
-        out / RESULTS,
-        {
-            "options": asdict(options),
-            "results": [result.to_json() for result in results],
-        },
-    )
+    with locked(out, "fine-tuning") if processes().is_main_process else nullcontext():
+        for task in tasks:
+            for name, folder in models.items():
+                place = out / task.name / name
+                try:
+                    with processes().main_process_first():
+                        prepared = prepare(folder, task, data, out / PARSES, options)
+                    runs = [
+                        _run_once(place / f"seed-{n}", folder, task, prepared, options, n, save)
+                        for n in range(seeds)
+                    ]
+                except PushdownError as error:
+                    if report is None:
+                        raise
+                    report(f"{task.title}, {name}: {error}")
+                else:
+                    results.append(_result(task, name, folder, prepared, runs))
+        if not results:
+            raise FinetuneError("no model could be fine-tuned")
+        if processes().is_main_process:
+            rows = [result.to_json() for result in results]
+            write_json(out / RESULTS, {"options": asdict(options), "results": rows})
     return results
 
 
 def _run_once(
-    place: Path,
+    run: Path,
     folder: Path,
     task: Task,
     prepared: Prepared,
@@ -476,21 +430,37 @@ def _run_once(
     seed: int,
     save: bool,
 ) -> Run:
-    """A run, or what it left if it was finished before with all the same."""
-    record = place.with_suffix(".json")
+    """A run; what it has found, if it was finished before with all the same."""
     key = {
         "weights": prepared.weights,
         "prompts": prepared.fingerprint(),
         "split": prepared.split,
         "options": asdict(options),
     }
-    if record.is_file() and (place.is_dir() or not save):
-        earlier = json.loads(record.read_text(encoding="utf-8"))
-        if earlier["key"] == key:
-            return Run(**earlier["run"])
-    run = finetune(folder, task, prepared, options, seed=seed, save_to=place if save else None)
-    write_json(record, {"key": key, "run": asdict(run)})
-    return run
+    state = processes()
+    same = _read(run / STARTED) == key
+    earlier = _read(run / RESULT) if same and (not save or (run / MODEL).is_dir()) else None
+    state.wait_for_everyone()
+    if earlier is not None:
+        return Run(**earlier)
+    if state.is_main_process and not same:
+        shutil.rmtree(run, ignore_errors=True)
+        write_json(run / STARTED, key)
+    state.wait_for_everyone()
+    found = finetune(folder, task, prepared, options, run, seed=seed, save=save)
+    if state.is_main_process:
+        write_json(run / RESULT, asdict(found))
+        for checkpoint in checkpoints(run):
+            shutil.rmtree(checkpoint)
+    return found
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
 
 
 def _result(task: Task, name: str, folder: Path, prepared: Prepared, runs: list[Run]) -> Result:
@@ -517,21 +487,6 @@ def majority(task: Task, prepared: Prepared) -> dict[str, float]:
     labels = np.array([prompt.label for prompt in prepared.evaluation])
     constant = np.full_like(labels, max(sorted(counts), key=counts.__getitem__))
     return {name: metric(constant, labels) for name, metric in task.metrics.items()}
-
-
-def model_names(folders: Iterable[str | Path]) -> dict[str, Path]:
-    """A short name for each folder: its own, or its parent's where that is just `model`.
-
-    >>> list(model_names(["runs/demo/seed0/demo-base/model", "runs/demo/seed0/demo/model"]))
-    ['demo-base', 'demo']
-    """
-    names: dict[str, Path] = {}
-    for folder in map(Path, folders):
-        name = folder.parent.name if folder.name == "model" else folder.name
-        name = name or folder.resolve().name
-        number = sum(other.split("~")[0] == name for other in names)
-        names[f"{name}~{number + 1}" if number else name] = folder
-    return names
 
 
 def table(results: Sequence[Result]) -> list[list[str]]:

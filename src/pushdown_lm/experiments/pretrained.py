@@ -15,6 +15,7 @@ from typing import Any
 from pushdown_lm.corpora.glue import Split, Task, evaluation_split, load_examples
 from pushdown_lm.experiments.english import (
     EnglishOptions,
+    by_circuit_and_field,
     comparison_rows,
     reproduce_english,
 )
@@ -89,8 +90,10 @@ def markdown(results: Report) -> str:
     ]
     parts = [
         "# Pretrained models\n",
-        f"Beam {tests['beam']}, threshold {tests['threshold']} nats. {'; '.join(tasks)}.\n",
+        f"Beam {tests['beam']}, threshold {tests['threshold']} nats.\n",
+        *([f"{'; '.join(tasks)}.\n"] if tasks else []),
         comparison(results),
+        *by_circuit_and_field(results),
         how_made(results),
     ]
     return "\n".join(parts)

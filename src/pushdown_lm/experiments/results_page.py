@@ -17,11 +17,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pushdown_lm.experiments import demo, dyck_report, english, pretrained
+from pushdown_lm.experiments import code_report, demo, dyck_report, english, pretrained
 from pushdown_lm.experiments.experiment import ReproductionError
 from pushdown_lm.files import atomic_write
 
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
+    "code": code_report.comparison,
     "demo": demo.markdown,
     "dyck": dyck_report.paper_table,
     "dyck-quick": dyck_report.accuracy_table,

@@ -7,25 +7,25 @@ settings are the same; single scores are remembered too, so an interrupted test 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pushdown_lm.console import sentence_progress
-from pushdown_lm.evals.attention import REGIONS, agreement_prefixes, evaluate_attention
-from pushdown_lm.evals.blimp import MinimalPair, evaluate_blimp, load_blimp
-from pushdown_lm.evals.parsing import evaluate_parsing
-from pushdown_lm.evals.sg import SUITE_SETS, Suite, evaluate_sg, load_suites
-from pushdown_lm.evals.tree_perplexity import evaluate_tree_perplexity
+from pushdown_lm.evals.evaluation import (
+    Evaluation,
+    attention_evaluation,
+    blimp_evaluation,
+    evaluate,
+    parsing_evaluation,
+    sg_evaluation,
+    tree_perplexity_evaluation,
+)
+from pushdown_lm.evals.sg import SUITE_SETS
 from pushdown_lm.files import write_json
 from pushdown_lm.search.loading import EvaluationScorer, load_scorer
-from pushdown_lm.search.scorer import ScoreCache
-from pushdown_lm.trees import Tree, binarize, read_trees
 
 WIDER = ", wider search"
-CHUNK = 128
-"""Sentences that are scored before the results are remembered."""
 
 Report = dict[str, Any]
 
@@ -54,13 +54,13 @@ class TestData:
         """The tests that there is data for, by name, cheapest first."""
         found: dict[str, Test] = {}
         if self.sg:
-            found["attention"] = Test(_attention, self.sg)
+            found["attention"] = Test(attention_evaluation, self.sg)
         for name, path in self.trees.items():
             found[f"parsing {name}"] = Test(_parsing, path)
         for name, path in self.trees.items():
-            found[f"perplexity {name}"] = Test(_perplexity, path)
+            found[f"perplexity {name}"] = Test(tree_perplexity_evaluation, path)
         if self.blimp:
-            found["blimp"] = Test(_blimp, self.blimp)
+            found["blimp"] = Test(blimp_evaluation, self.blimp)
         if self.sg:
             found["sg"] = Test(_sg, self.sg)
         if self.check_beam:
@@ -85,12 +85,16 @@ class TestData:
 
     def check(self) -> None:
         """Complain of missing or broken data before hours of training, not after."""
-        if self.sg:
-            _sg_suites(self, self.sg)
-        for path in self.trees.values():
-            _gold_trees(self, path)
-        if self.blimp:
-            _pairs(self, self.blimp)
+        for test in self.tests.values():
+            test.read(test.data, limit=self.limit)
+
+
+def _parsing(path: str, *, limit: int | None) -> Evaluation:
+    return parsing_evaluation([path], limit=limit)
+
+
+def _sg(path: str, *, limit: int | None) -> Evaluation:
+    return sg_evaluation(path, SUITE_SETS["31"], limit=limit)
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,7 @@ class Test:
 
     __test__ = False
 
-    evaluate: Callable[[EvaluationScorer, Path, TestData, str], Report]
+    read: Callable[..., Evaluation]
     data: str
     is_wider: bool = False
     """Searches with twice the beam, and a threshold that is 2 nats higher."""
@@ -119,7 +123,9 @@ def run_tests(model: Path, folder: Path, data: TestData) -> None:
         for name in names:
             report: Report = {}
             if _applies(name, scorer, is_wider):
-                report = missing[name].evaluate(scorer, folder, data, missing[name].data)
+                evaluation = missing[name].read(missing[name].data, limit=data.limit)
+                outcome = evaluate(evaluation, scorer, cache=folder / "scores.jsonl")
+                report = {} if outcome is None else outcome.report.to_json()
             write_json(_file(folder, name), {**report, "settings": data.settings(name)})
 
 
@@ -144,71 +150,3 @@ test_result.__test__ = False  # type: ignore[attr-defined]
 
 def _file(folder: Path, name: str) -> Path:
     return folder / f"{name.replace(',', '').replace(' ', '-')}.json"
-
-
-# ------------------------------------------------------------------ the tests
-
-
-def _attention(scorer: EvaluationScorer, folder: Path, data: TestData, path: str) -> Report:
-    suites = _suites(data, path, tuple(REGIONS))
-    total = sum(len(agreement_prefixes(suite, REGIONS[suite.name])) for suite in suites)
-    with sentence_progress("Attention", total) as progress:
-        return evaluate_attention(scorer, suites, progress=progress).to_json()
-
-
-def _parsing(scorer: EvaluationScorer, folder: Path, data: TestData, path: str) -> Report:
-    gold = _gold_trees(data, path)
-    with sentence_progress("Parsing", len(gold)) as progress:
-        return evaluate_parsing(
-            _remember(scorer, folder), gold, chunk_size=CHUNK, progress=progress
-        ).to_json()
-
-
-def _perplexity(scorer: EvaluationScorer, folder: Path, data: TestData, path: str) -> Report:
-    gold = _gold_trees(data, path)
-    with sentence_progress("Perplexity", len(gold)) as progress:
-        return evaluate_tree_perplexity(
-            scorer, gold, through=_remember(scorer, folder), chunk_size=CHUNK, progress=progress
-        ).to_json()
-
-
-def _blimp(scorer: EvaluationScorer, folder: Path, data: TestData, path: str) -> Report:
-    pairs = _pairs(data, path)
-    sentences = {sentence for pair in pairs for sentence in (pair.good, pair.bad)}
-    with sentence_progress("BLiMP", len(sentences)) as progress:
-        return evaluate_blimp(
-            _remember(scorer, folder), pairs, chunk_size=CHUNK, progress=progress
-        ).to_json()
-
-
-def _sg(scorer: EvaluationScorer, folder: Path, data: TestData, path: str) -> Report:
-    suites = _sg_suites(data, path)
-    total = sum(len(item.conditions) for suite in suites for item in suite.items)
-    with sentence_progress("SG", total) as progress:
-        return evaluate_sg(
-            _remember(scorer, folder), suites, chunk_size=CHUNK, progress=progress
-        ).to_json()
-
-
-def _remember(scorer: EvaluationScorer, folder: Path) -> ScoreCache:
-    return ScoreCache(scorer, folder / "scores.jsonl")
-
-
-def _pairs(data: TestData, path: str) -> list[MinimalPair]:
-    paradigms: dict[str, list[MinimalPair]] = {}
-    for pair in load_blimp(Path(path)):
-        paradigms.setdefault(pair.paradigm, []).append(pair)
-    return [pair for members in paradigms.values() for pair in members[: data.limit]]
-
-
-def _sg_suites(data: TestData, path: str) -> list[Suite]:
-    return _suites(data, path, tuple(SUITE_SETS["31"]))
-
-
-def _suites(data: TestData, path: str, names: Sequence[str]) -> list[Suite]:
-    suites = load_suites(Path(path), names)
-    return [replace(suite, items=suite.items[: data.limit]) for suite in suites]
-
-
-def _gold_trees(data: TestData, path: str) -> list[Tree]:
-    return [binarize(tree) for tree in list(read_trees(path))[: data.limit]]

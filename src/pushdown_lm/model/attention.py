@@ -92,9 +92,10 @@ def _visible(mask: Tensor | None, num_queries: int, num_keys: int, device: Any) 
 
 
 def _weigh(
-    scores: Tensor, value: Tensor, mask: Tensor | None, dropout: float
+    scores: Tensor, value: Tensor, mask: Tensor | None, bias: Tensor | None, dropout: float
 ) -> tuple[Tensor, Tensor]:
     """Softmax over the visible keys; a query that sees none gets zeros."""
+    scores = scores if bias is None else scores + bias
     visible = _visible(mask, scores.shape[-2], scores.shape[-1], scores.device)
     accumulate = torch.float32 if scores.dtype in (torch.float16, torch.bfloat16) else scores.dtype
     scores = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
@@ -120,6 +121,7 @@ def reference(
     depth_query: Tensor | None = None,
     *,
     mask: Tensor | None = None,
+    bias: Tensor | None = None,
     scaling: float,
     dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
@@ -131,6 +133,7 @@ def reference(
         weight: ``(D, d)``.
         depth_query: the un-rotated query of a rotary model.
         mask: bool, broadcastable to ``(B, 1, T, S)``, true where seen; by default causal.
+        bias: ``(B, H, T, S)``, added to the scaled scores; what a decoder adds for positions.
 
     Returns:
         The output ``(B, H, T, d)`` and the attention weights ``(B, H, T, S)``.
@@ -143,7 +146,7 @@ def reference(
         scores = (query[:, :, :, None] * keys).sum(-1)
     else:
         scores = query @ key.transpose(-1, -2) + (depth_query[:, :, :, None] * embedded).sum(-1)
-    return _weigh(scores * scaling, value, mask, dropout)
+    return _weigh(scores * scaling, value, mask, bias, dropout)
 
 
 def gather(
@@ -154,6 +157,7 @@ def gather(
     table: Tensor | None,
     *,
     mask: Tensor | None = None,
+    bias: Tensor | None = None,
     scaling: float,
     dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
@@ -163,7 +167,7 @@ def gather(
     if tape is not None and table is not None:
         for feature in tape.long():
             scores = scores + table.gather(-1, feature[:, None].expand_as(scores))
-    return _weigh(scores * scaling, _repeat(value, heads), mask, dropout)
+    return _weigh(scores * scaling, _repeat(value, heads), mask, bias, dropout)
 
 
 def flex(
@@ -174,6 +178,7 @@ def flex(
     table: Tensor,
     *,
     mask: Tensor | None = None,
+    bias: Tensor | None = None,
     scaling: float,
     dropout: float = 0.0,
 ) -> tuple[Tensor, None]:
@@ -188,6 +193,7 @@ def flex(
                 "flex attention has no backward pass on a CPU; use the tiled implementation"
             )
         query, key, value, table = (x.detach() for x in (query, key, value, table))
+        bias = None if bias is None else bias.detach()
     visible = _visible(mask, query.shape[2], key.shape[2], query.device)
     visible = visible.expand(query.shape[0], 1, *visible.shape[-2:])
     features = tape.long()
@@ -195,6 +201,8 @@ def flex(
     def add_depth(score: Tensor, b: Tensor, h: Tensor, t: Tensor, s: Tensor) -> Tensor:
         for feature in features:
             score = score + table[b, h, t, feature[b, t, s]] * scaling
+        if bias is not None:
+            score = score + bias[b, h, t, s]
         return torch.where(visible[b, 0, t, s], score, -float("inf"))
 
     run = _compiled_flex() if query.is_cuda else flex_attention
@@ -224,6 +232,7 @@ def pushdown_attention(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     dropout: float = 0.0,
+    position_bias: Tensor | None = None,
     tape: Tensor | None = None,
     return_weights: bool = False,
     **_: Any,
@@ -231,10 +240,16 @@ def pushdown_attention(
     """The attention function of Transformers' AttentionInterface.
 
     A layer is a pushdown layer if its attention module holds a ``tape_embedding`` and a tape is
-    given; other layers are plain attention.
+    given; other layers are plain attention. A decoder whose scores depend on positions hands over
+    ``position_bias`` ``(B, H, T, S)``, as in Transformers' own functions.
     """
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    options: dict[str, Any] = {"mask": attention_mask, "scaling": scaling, "dropout": dropout}
+    options: dict[str, Any] = {
+        "mask": attention_mask,
+        "bias": position_bias,
+        "scaling": scaling,
+        "dropout": dropout,
+    }
     embedding: TapeEmbedding | None = getattr(module, "tape_embedding", None)
     weights: Tensor | None = None
     depth_query = None
@@ -244,7 +259,7 @@ def pushdown_attention(
         if return_weights:
             output, weights = gather(query, key, value, None, None, **options)
         else:
-            output = _plain(query, key, value, attention_mask, scaling, dropout)
+            output = _plain(query, key, value, **options)
         return output.transpose(1, 2), weights
 
     if embedding.implementation == "reference":
@@ -263,11 +278,22 @@ def pushdown_attention(
 
 
 def _plain(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float, dropout: float
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    scaling: float,
+    dropout: float,
 ) -> Tensor:
-    causal = mask is None and query.shape[2] == key.shape[2] > 1
-    if mask is None and not causal and query.shape[2] > 1:
-        mask = _visible(None, query.shape[2], key.shape[2], query.device)
+    num_queries, num_keys = query.shape[2], key.shape[2]
+    if bias is not None:
+        visible = _visible(mask, num_queries, num_keys, query.device)
+        mask = bias.masked_fill(~visible, torch.finfo(bias.dtype).min).to(query.dtype)
+    causal = mask is None and num_queries == num_keys > 1
+    if mask is None and not causal and num_queries > 1:
+        mask = _visible(None, num_queries, num_keys, query.device)
     return nn.functional.scaled_dot_product_attention(
         query,
         key,

@@ -10,14 +10,17 @@ from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
 from pushdown_lm.errors import ConfigError
+from pushdown_lm.model import relative_configuration as relative_configuration  # registers it
 from pushdown_lm.trees.oracle import Legality
 
 Implementation: TypeAlias = Literal["reference", "gather", "tiled", "flex"]
 """The implementations of :mod:`pushdown_lm.model.attention`."""
-HeadVariant: TypeAlias = Literal["mlp", "appendix", "bilinear", "all_positions"]
+HeadVariant: TypeAlias = Literal["mlp", "appendix", "published", "bilinear", "all_positions"]
 """The variants of :class:`pushdown_lm.model.head.AttachmentHead`."""
 HeadInput: TypeAlias = Literal["embedding", "lower_layers"]
 """What the attachment head sees of the next token."""
+AttachmentProbabilities: TypeAlias = Literal["normalized", "as_published"]
+"""What the softmax of the attachment head runs over."""
 DistanceCounts: TypeAlias = Literal["constituents", "open_tokens"]
 """What the distance of a token counts: :class:`pushdown_lm.trees.oracle.ParseState` has both."""
 
@@ -49,6 +52,15 @@ class PushdownConfig(PreTrainedConfig):
     head_sees_tape: bool = True
     """Whether the head's keys see depth and distance. A multi-task LM, a head without pushdown
     layers, has no tape in the authors' code; the builders of models choose it so."""
+    head_tape_width: int | None = None
+    """Width of the tape embedding of a ``published`` head; the attention's head width if left
+    out. In the other variants it is the hidden width."""
+    attachment_probabilities: str = "normalized"
+    """``normalized`` over the legal attachments, so that strings and parses sum to one; or
+    ``as_published``, by the authors' code: a softmax over all earlier positions, whose illegal part
+    is lost, with no token forbidden and the first word's shift counted too."""
+    forbidden_tokens: list[int] | None = None
+    """Further ids that can never come next (:mod:`pushdown_lm.model.forbidden`)."""
     legality: str = "constituents"
     """What a token may attach to: the right ends of all ``constituents`` on the stack, or only
     ``open_tokens``, the tokens that no reduce has touched (:mod:`pushdown_lm.trees.oracle`)."""
@@ -104,6 +116,11 @@ class PushdownConfig(PreTrainedConfig):
         _check_choice("attention", self.attention, get_args(Implementation))
         _check_choice("attachment_head", self.attachment_head, (None, *get_args(HeadVariant)))
         _check_choice("head_input", self.head_input, get_args(HeadInput))
+        _check_choice(
+            "attachment_probabilities",
+            self.attachment_probabilities,
+            get_args(AttachmentProbabilities),
+        )
         if self.head_input == "lower_layers" and not (self.pushdown_layers or [0])[0]:
             raise ConfigError(
                 "head_input: lower_layers are those below the first pushdown layer, and there are "
@@ -138,6 +155,17 @@ class PushdownConfig(PreTrainedConfig):
     def uses_tape(self) -> bool:
         """Whether anything in the model looks at the parse."""
         return bool(self.pushdown_layers) or self.attachment_head is not None
+
+    @property
+    def decoder_head_width(self) -> int:
+        """The width of one attention head of the decoder."""
+        own = getattr(self.decoder, "head_dim", None)
+        return own or self.decoder.hidden_size // self.decoder.num_attention_heads
+
+    @property
+    def as_published(self) -> bool:
+        """Whether attachment probabilities are those of the authors' code."""
+        return self.attachment_probabilities == "as_published"
 
     @property
     def num_lower_layers(self) -> int:

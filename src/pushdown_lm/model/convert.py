@@ -113,19 +113,10 @@ def convert(
         options: further fields of :class:`~pushdown_lm.model.configuration.PushdownConfig`.
     """
     folder = Path(out)
-    _check_source(str(source))
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConversionError(f"{folder}: expected a new or empty folder")
-    name, file = _split_gguf(str(source), gguf_file)
-    loaded = _load_tokenizer(name, file, str(source))
-    tokenizer, reasons = settle_boundaries(loaded, str(source), bos=bos, eos=eos)
-    decoder = _load_decoder(name, file, str(source)).eval()
-    embeddings: Any = decoder.get_input_embeddings()
-    rows = embeddings.weight.shape[0]
-    if len(tokenizer) > rows:
-        raise ConversionError(
-            f"{source}: the tokenizer has {len(tokenizer):,} entries, the model embeds {rows:,}"
-        )
+    check_source(str(source))
+    check_new_folder(folder)
+    loaded = open_pretrained(source, gguf_file=gguf_file, bos=bos, eos=eos)
+    decoder, tokenizer = loaded.decoder, loaded.tokenizer
     indices = parse_layers(layers, decoder.config.num_hidden_layers)
     positions = getattr(decoder.config, "max_position_embeddings", None) or PROBE_LENGTH
     reserved = {tokenizer.bos_token_id, tokenizer.eos_token_id}
@@ -148,7 +139,7 @@ def convert(
     total = sum(parameter.numel() for parameter in model.parameters())
     conversion = Conversion(
         source=str(source),
-        gguf_file=file,
+        gguf_file=loaded.gguf_file,
         decoder=type(decoder).__name__,
         num_layers=decoder.config.num_hidden_layers,
         pushdown_layers=list(model.config.pushdown_layers or []),
@@ -157,16 +148,22 @@ def convert(
         bos_token=str(tokenizer.bos_token),
         eos_token=str(tokenizer.eos_token),
         pad_token=str(tokenizer.pad_token),
-        reasons=reasons,
+        reasons=loaded.reasons,
         largest_difference=difference,
         largest_logit=float(before.abs().max()),
     )
+    TextRule("detokenized", "sentence").save_in(tokenizer)
     with whole_folder(folder) as staging:
         model.save_pretrained(staging)
-        TextRule("detokenized", "sentence").save_in(tokenizer)
         model_tokenizer(tokenizer).save_pretrained(staging)
         write_json(staging / CONVERSION, asdict(conversion))
     return conversion
+
+
+def check_new_folder(folder: Path) -> None:
+    """Refuse to write a model where there is something already."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConversionError(f"{folder}: expected a new or empty folder")
 
 
 def settle_boundaries(
@@ -208,7 +205,40 @@ def settle_boundaries(
 # ------------------------------------------------------------------ reading the original
 
 
-def _check_source(source: str) -> None:
+@dataclass(frozen=True)
+class PretrainedLM:
+    """A language model with plain weights, and its tokenizer with settled boundaries."""
+
+    decoder: PreTrainedModel
+    tokenizer: PreTrainedTokenizerFast
+    gguf_file: str | None
+    reasons: dict[str, str]
+    """Why these tokens begin and end sentences, by ``bos`` and ``eos``."""
+
+
+def open_pretrained(
+    source: str | Path,
+    *,
+    gguf_file: str | None = None,
+    bos: str | None = None,
+    eos: str | None = None,
+) -> PretrainedLM:
+    """Load a pretrained language model: a name of the Hub, a folder, or a GGUF file."""
+    check_source(str(source))
+    name, file = _split_gguf(str(source), gguf_file)
+    loaded = _load_tokenizer(name, file, str(source))
+    tokenizer, reasons = settle_boundaries(loaded, str(source), bos=bos, eos=eos)
+    decoder = _load_decoder(name, file, str(source)).eval()
+    embeddings: Any = decoder.get_input_embeddings()
+    rows = embeddings.weight.shape[0]
+    if len(tokenizer) > rows:
+        raise ConversionError(
+            f"{source}: the tokenizer has {len(tokenizer):,} entries, the model embeds {rows:,}"
+        )
+    return PretrainedLM(decoder, tokenizer, file, reasons)
+
+
+def check_source(source: str) -> None:
     """Refuse what looks like a path but is none, before the Hub is asked for it."""
     is_hub_name = re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source) is not None
     if not Path(source).exists() and (not is_hub_name or source.startswith(".")):

@@ -7,13 +7,21 @@ from typing import Any, cast
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedTokenizerBase,
+)
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from pushdown_lm.console import error_console
-from pushdown_lm.data.tokenization import load_tokenizer, text_rule
+from pushdown_lm.data.bracketing import Nonterminals
+from pushdown_lm.data.tokenization import load_tokenizer, text_rule, vocabulary_size
 from pushdown_lm.errors import ConfigError, PushdownError
-from pushdown_lm.files import MANIFEST, verify_manifest
+from pushdown_lm.model.bracket_configuration import BracketConfig
+from pushdown_lm.model.bracket_modeling import BracketForCausalLM
 from pushdown_lm.model.configuration import PushdownConfig
 from pushdown_lm.model.forbidden import padding_id
 from pushdown_lm.model.layers import parse_layers
@@ -26,6 +34,8 @@ DROPOUT_FIELDS = ("resid_pdrop", "embd_pdrop", "attn_pdrop", "attention_dropout"
 ADDED_FIELDS = (
     "attachment_head",
     "head_input",
+    "head_tape_width",
+    "attachment_probabilities",
     "legality",
     "num_depths",
     "num_distances",
@@ -36,48 +46,97 @@ ADDED_FIELDS = (
 
 def build_model(
     settings: ModelSettings, tokenizer: PreTrainedTokenizerBase, dropout: float | None = None
+) -> PushdownForCausalLM | BracketForCausalLM:
+    """The model for a tokenizer; a vocabulary of another size is an error that names the key.
+
+    The tokenizer of a model that reads brackets has the nonterminals.
+    """
+    try:
+        if settings.kind != "pushdown":
+            return _build_bracket_model(settings, tokenizer, dropout)
+        return _build_pushdown_model(settings, tokenizer, dropout)
+    except PushdownError:
+        raise
+    except Exception as error:  # whatever sizes that make no model lead to
+        detail = " ".join(str(error).split())[:300] or type(error).__name__
+        raise ConfigError(f"decoder: {detail}") from error
+
+
+def _build_pushdown_model(
+    settings: ModelSettings, tokenizer: PreTrainedTokenizerBase, dropout: float | None
 ) -> PushdownForCausalLM:
-    """The model for a tokenizer; a vocabulary of another size is an error that names the key."""
     options: dict[str, Any] = {
         **{name: getattr(settings, name) for name in ADDED_FIELDS},
         "tape_init_std": settings.tape_init_std,
         "attention": settings.attention,
         "attachment_loss_weight": settings.attachment_loss_weight,
         "head_dropout": dropout or 0.0,
+        **_special_ids(tokenizer),
+    }
+    if settings.pretrained is None:
+        decoder = decoder_config(settings.decoder, tokenizer, dropout)
+        layers = chosen_layers(settings, decoder.num_hidden_layers)
+        config = PushdownConfig(
+            decoder_config=decoder,
+            pushdown_layers=layers,
+            head_sees_tape=sees_tape(settings, layers),
+            **options,
+        )
+        return PushdownForCausalLM(config)
+    pretrained = _pretrained_config(settings.pretrained, vocabulary_size(tokenizer))
+    if isinstance(pretrained, PushdownConfig):
+        return _continue(settings, pretrained, tokenizer, dropout)
+    _check_vocabulary(settings.pretrained, tokenizer)
+    layers = chosen_layers(settings, pretrained.num_hidden_layers)
+    return PushdownForCausalLM.from_pretrained_lm(
+        settings.pretrained,
+        pushdown_layers=layers,
+        head_sees_tape=sees_tape(settings, layers),
+        load_options=_load_options(pretrained, dropout),
+        **options,
+    )
+
+
+def _build_bracket_model(
+    settings: ModelSettings, tokenizer: PreTrainedTokenizerBase, dropout: float | None
+) -> BracketForCausalLM:
+    nonterminals = Nonterminals.of(tokenizer)
+    assert nonterminals is not None
+    options: dict[str, Any] = {
+        "kind": settings.kind,
+        "labels": list(nonterminals.labels),
+        "first_nonterminal": nonterminals.first,
+        **_special_ids(tokenizer),
+    }
+    if settings.pretrained is None:
+        config = decoder_config(settings.decoder, tokenizer, dropout)
+        return BracketForCausalLM(BracketConfig(decoder_config=config, **options))
+    pretrained = _pretrained_config(settings.pretrained, nonterminals.first)
+    if isinstance(pretrained, PushdownConfig | BracketConfig):
+        raise ConfigError(
+            f"pretrained: {settings.kind} starts from a plain language model, "
+            f"{settings.pretrained} is a {pretrained.model_type} model"
+        )
+    _check_vocabulary(settings.pretrained, tokenizer, up_to=nonterminals.first)
+    decoder: Any = AutoModelForCausalLM.from_pretrained(
+        settings.pretrained, **_load_options(pretrained, dropout)
+    )
+    if pretrained.get_text_config().vocab_size < nonterminals.end:
+        decoder.resize_token_embeddings(nonterminals.end)
+    return BracketForCausalLM(BracketConfig(decoder_config=decoder.config, **options), decoder)
+
+
+def _special_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, int | None]:
+    return {
         "bos_token_id": tokenizer.bos_token_id,
         "eos_token_id": tokenizer.eos_token_id,
         "pad_token_id": padding_id(tokenizer),
     }
-    try:
-        if settings.pretrained is None:
-            decoder = decoder_config(settings.decoder, tokenizer, dropout)
-            layers = chosen_layers(settings, decoder.num_hidden_layers)
-            config = PushdownConfig(
-                decoder_config=decoder,
-                pushdown_layers=layers,
-                head_sees_tape=sees_tape(settings, layers),
-                **options,
-            )
-            return PushdownForCausalLM(config)
-        pretrained = _pretrained_config(settings.pretrained, len(tokenizer))
-        if not isinstance(pretrained, PushdownConfig):
-            _check_vocabulary(settings.pretrained, tokenizer)
-        if isinstance(pretrained, PushdownConfig):
-            return _continue(settings, pretrained, tokenizer, dropout)
-        fields = _dropout_fields(set(type(pretrained).__dataclass_fields__), dropout)
-        layers = chosen_layers(settings, pretrained.num_hidden_layers)
-        return PushdownForCausalLM.from_pretrained_lm(
-            settings.pretrained,
-            pushdown_layers=layers,
-            head_sees_tape=sees_tape(settings, layers),
-            load_options={**fields, "dtype": torch.float32, "trust_remote_code": False},
-            **options,
-        )
-    except PushdownError:
-        raise
-    except Exception as error:  # whatever sizes that make no model lead to
-        detail = " ".join(str(error).split())[:300] or type(error).__name__
-        raise ConfigError(f"decoder: {detail}") from error
+
+
+def _load_options(pretrained: PreTrainedConfig, dropout: float | None) -> dict[str, Any]:
+    fields = _dropout_fields(set(type(pretrained).__dataclass_fields__), dropout)
+    return {**fields, "dtype": torch.float32, "trust_remote_code": False}
 
 
 def chosen_layers(settings: ModelSettings, count: int) -> list[int]:
@@ -119,15 +178,16 @@ def decoder_config(
         raise ConfigError(
             f"decoder.num_hidden_layers: expected at least 1 layer, got {fields[layers]}"
         )
-    if settings.vocab_size not in (None, len(tokenizer)):
+    vocabulary = vocabulary_size(tokenizer)
+    if settings.vocab_size not in (None, vocabulary):
         raise ConfigError(
             f"decoder.vocab_size: the recipe is for a vocabulary of {settings.vocab_size:,} "
-            f"tokens, the data has {len(tokenizer):,}; build the data with such a tokenizer, or "
+            f"tokens, the data has {vocabulary:,}; build the data with such a tokenizer, or "
             "--set model.decoder.vocab_size=null"
         )
     try:
         return config_class(
-            vocab_size=len(tokenizer),
+            vocab_size=vocabulary,
             bos_token_id=tokenizer.bos_token_id,
             eos_token_id=tokenizer.eos_token_id,
             pad_token_id=tokenizer.pad_token_id,
@@ -153,8 +213,13 @@ def _pretrained_config(name: str, vocabulary: int) -> PreTrainedConfig:
     return config
 
 
-def _check_vocabulary(name: str, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Refuse data whose ids stand for other tokens than those of a pretrained model."""
+def _check_vocabulary(
+    name: str, tokenizer: PreTrainedTokenizerBase, up_to: int | None = None
+) -> None:
+    """Refuse data whose ids stand for other tokens than those of a pretrained model.
+
+    Ids from ``up_to`` on are new to it.
+    """
     try:
         if Path(name).is_dir():
             own: Any = load_tokenizer(name)
@@ -169,6 +234,8 @@ def _check_vocabulary(name: str, tokenizer: PreTrainedTokenizerBase) -> None:
         )
         return
     ids, known = tokenizer.get_vocab(), own.get_vocab()
+    if up_to is not None:
+        ids = {token: number for token, number in ids.items() if number < up_to}
     other = next((token for token, number in ids.items() if known.get(token) != number), None)
     if other is not None:
         raise ConfigError(
@@ -186,8 +253,6 @@ def _continue(
 ) -> PushdownForCausalLM:
     """A Pushdown model as its folder has it, to be trained further."""
     folder = Path(str(settings.pretrained))
-    if (folder / MANIFEST).is_file():
-        verify_manifest(folder)
     if load_tokenizer(folder).get_vocab() != tokenizer.get_vocab():
         raise ConfigError(
             f"pretrained: the data was made with another tokenizer than {folder} has; "

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -92,6 +93,24 @@ def lower_output(decoder: nn.Module, count: int, **inputs: Any) -> Tensor:
     finally:
         hook.remove()
     return outputs[0]
+
+
+@contextmanager
+def replaced_layers(
+    decoder: nn.Module, count: int, replacement: Callable[..., Tensor]
+) -> Iterator[None]:
+    """Until the block is left, the ``count`` lowest layers return ``replacement()``.
+
+    With what :func:`lower_output` gave, the decoder computes the same without running them.
+    """
+    lower = decoder_blocks(decoder)[:count]
+    try:
+        for block in lower:
+            block.forward = replacement
+        yield
+    finally:
+        for block in lower:
+            del block.forward
 
 
 def tap_query(module: Any) -> None:

@@ -13,7 +13,7 @@ Decoding goes token by token with a :class:`PushdownCache`, through
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from transformers import initialization as init
 
 from pushdown_lm.data.batching import IGNORED
 from pushdown_lm.errors import ConfigError
+from pushdown_lm.model import relative_decoder as relative_decoder  # registers it
 from pushdown_lm.model.attention import ATTENTION_NAME, TapeEmbedding, tape_features
 from pushdown_lm.model.cache import PushdownCache
 from pushdown_lm.model.configuration import Implementation, PushdownConfig
@@ -36,6 +37,7 @@ from pushdown_lm.model.forbidden import ForbiddenTokens
 from pushdown_lm.model.head import AttachmentHead
 from pushdown_lm.model.layers import attention_modules, lower_output, tap_query
 from pushdown_lm.model.output import PushdownOutput
+from pushdown_lm.model.padding import first_of_row, pads_right
 from pushdown_lm.trees.oracle import Candidates, ParseState, Stack, candidates, parse_state
 
 
@@ -69,22 +71,24 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
             decoder.set_attn_implementation(ATTENTION_NAME)
         self.decoder = decoder
         self._no_split_modules = decoder._no_split_modules
-        self.forbidden = ForbiddenTokens(
-            (config.bos_token_id, config.pad_token_id), end=config.eos_token_id
-        )
+        never_next = (config.bos_token_id, config.pad_token_id, *(config.forbidden_tokens or ()))
+        banned = () if config.as_published else never_next
+        self.forbidden = ForbiddenTokens(banned, end=config.eos_token_id)
         decoder.register_forward_hook(self.forbidden)
         self._add_tape_embeddings()
         self.head: AttachmentHead | None = None
         if config.attachment_head is not None:
             embeddings: Any = decoder.get_input_embeddings()
+            width, in_context = config.decoder.hidden_size, config.head_input == "lower_layers"
             self.head = AttachmentHead(
-                hidden_size=config.decoder.hidden_size,
-                embedding_size=embeddings.embedding_dim,
+                hidden_size=width,
+                embedding_size=width if in_context else embeddings.embedding_dim,
                 num_depths=config.num_depths if config.head_sees_tape else 0,
                 num_distances=config.num_distances if config.head_sees_tape else 0,
                 variant=config.attachment_head,  # type: ignore[arg-type]
                 dropout=config.head_dropout,
-                normalize_next=config.head_input == "lower_layers",
+                normalize_next=in_context,
+                tape_width=config.head_tape_width or config.decoder_head_width,
             )
         self.post_init()
 
@@ -108,7 +112,8 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
             name_or_folder: as for ``AutoModelForCausalLM.from_pretrained``.
             pushdown_layers: indices of layers; all if left out.
             load_options: further arguments of ``from_pretrained``.
-            options: further fields of :class:`PushdownConfig`.
+            options: further fields of :class:`PushdownConfig`, such as
+                ``head_input="lower_layers"``: the head sees the next token in context.
         """
         decoder = AutoModelForCausalLM.from_pretrained(
             str(name_or_folder), **{"trust_remote_code": False, **(load_options or {})}
@@ -168,6 +173,10 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
         elif isinstance(module, AttachmentHead):
             if module.tape_embedding is not None:
                 init.normal_(module.tape_embedding, std=self.config.tape_init_std)
+            if module.variant == "published":  # unscaled scores must not start large
+                for part in module.modules():
+                    if isinstance(part, nn.Linear):
+                        init.normal_(part.weight, std=(3 * part.in_features) ** -0.5)
         elif isinstance(module, nn.Linear):
             init.normal_(module.weight, std=module.in_features**-0.5)
             if module.bias is not None:
@@ -242,7 +251,7 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
         if self.config.uses_tape:
             assert attachments is not None
             structure = self._structure(input_ids, attachments, attention_mask)
-        visible = None if _pads_right(attention_mask) else attention_mask
+        visible = None if pads_right(attention_mask) else attention_mask
         decoded = self.decoder(
             input_ids=input_ids,
             attention_mask=visible,
@@ -266,7 +275,12 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
             self._attach(output, input_ids, decoded.hidden_states, structure)
         if labels is not None:
             labels = self._scored(labels, input_ids, attention_mask)
-            self._add_losses(output, labels, num_items_in_batch, num_attachments_in_batch)
+            output.add_losses(
+                labels,
+                self.config.attachment_loss_weight,
+                num_tokens=num_items_in_batch,
+                num_attachments=num_attachments_in_batch,
+            )
         return output
 
     def _structure(
@@ -284,6 +298,7 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
             roots,
             words,
             legality=config.legality,  # type: ignore[arg-type]
+            every_position=config.as_published,
         )
         return _Structure(features, options)
 
@@ -312,7 +327,9 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
         only open tokens are legal, it decides where one is open, which the parse tells.
         """
         scored = self._scored(labels, input_ids, attention_mask)[:, 1:] != IGNORED
-        if self.config.legality == "open_tokens" and attachments is not None:
+        if self.config.as_published:
+            decided = self._roots_and_words(input_ids, attention_mask)[1][:, 1:]
+        elif self.config.legality == "open_tokens" and attachments is not None:
             structure = self._structure(input_ids, attachments, attention_mask)
             decided = structure.candidates.decided
         else:
@@ -356,8 +373,15 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
             position = options.index.gather(-1, target[..., None])[..., 0]
             target = torch.where(target == 0, hidden.shape[1], position)
         else:
+            following = torch.arange(1, hidden.shape[1] + 1, device=hidden.device)[:, None]
             output.attachment_logits = self.head(
-                hidden, next_embedding, keys, options.index, options.legal, structure.features
+                hidden,
+                next_embedding,
+                keys,
+                options.index,
+                options.scored,
+                structure.features,
+                following - options.index,
             )
         output.attachment_targets = target.masked_fill(~options.decided, IGNORED)
 
@@ -369,24 +393,6 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
             begins = attention_mask[:, :-1] == 0  # after padding on the left
             labels = torch.cat([labels[:, :1], labels[:, 1:].masked_fill(begins, IGNORED)], 1)
         return labels
-
-    def _add_losses(
-        self,
-        output: PushdownOutput,
-        labels: Tensor,
-        num_tokens: Tensor | int | None,
-        num_attachments: Tensor | int | None,
-    ) -> None:
-        assert output.logits is not None
-        output.lm_loss = _cross_entropy(output.logits[:, :-1].float(), labels[:, 1:], num_tokens)
-        output.loss = output.lm_loss
-        if output.attachment_logits is not None:
-            assert output.attachment_targets is not None
-            output.attachment_loss = _cross_entropy(
-                output.attachment_logits, output.attachment_targets, num_attachments
-            )
-            weight = self.config.attachment_loss_weight
-            output.loss = output.lm_loss + weight * output.attachment_loss
 
     # -------------------------------------------------------------- token by token
 
@@ -406,16 +412,48 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
             raise ValueError("the model has no attachment head, so it cannot choose attachments")
         if cache.stack is None or cache.last_hidden is None or cache.head_keys is None:
             raise ValueError("nothing has been read yet: advance over ROOT first")
-        index, legal = self.legal_attachments(cache.stack)
-        scores = self.head(
-            cache.last_hidden[:, None],
-            self._next_in_context(cache, tokens, **kwargs),
-            cache.head_keys,
-            index[:, None],
-            legal[:, None],
-            self.tape_row(cache.stack),
+        keys, row = cache.head_keys, torch.arange(len(tokens), device=tokens.device)[:, None]
+        following = self._next_in_context(cache, tokens, **kwargs)[:, 0]
+        scores, index, _ = self.score_candidates(
+            cache.stack, cache.last_hidden, following, lambda position: keys[row, position]
         )
-        return scores[:, 0].log_softmax(-1), index
+        return scores, index
+
+    def score_candidates(
+        self,
+        stack: Stack,
+        hidden: Tensor,
+        following: Tensor,
+        keys: Callable[[Tensor], Tensor],
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-probabilities of the next tokens' candidates, their positions, and which are legal.
+
+        Args:
+            hidden: ``(B, d)``, the last hidden states.
+            following: ``(B, e)``, what the head sees of the next tokens.
+            keys: gives the head's keys ``(B, C, d)`` at positions ``(B, C)``.
+
+        Returns:
+            Three tensors ``(B, C)``; log-probabilities are -inf where illegal.
+        """
+        assert self.head is not None
+        index, legal = stack.candidates(
+            legality=self.config.legality,  # type: ignore[arg-type]
+            every_position=self.config.as_published,
+        )
+        position = index.clamp(max=len(stack) - 1)
+        tape = self.tape_row(stack)  # (F, B, 1, L)
+        scores = self.head(
+            hidden[:, None],
+            following[:, None],
+            keys(position),
+            torch.arange(index.shape[1], device=index.device).expand_as(index)[:, None],
+            (legal | self.config.as_published)[:, None],
+            tape.gather(-1, position[:, None].expand(len(tape), -1, -1, -1)),
+            (len(stack) - index)[:, None],
+        )
+        log_probs: Tensor = scores[:, 0].log_softmax(-1)
+        return log_probs.masked_fill(~legal, -torch.inf), index, legal
 
     def _next_in_context(self, cache: PushdownCache, tokens: Tensor, **kwargs: Any) -> Tensor:
         """What the head sees of the next tokens ``(B,)``, which are not read: ``(B, 1, e)``."""
@@ -444,10 +482,6 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
         """
         self._push(cache, tokens, attachments)
         return self._decode(cache, tokens[:, None], **kwargs).logits[:, -1]
-
-    def legal_attachments(self, stack: Stack) -> tuple[Tensor, Tensor]:
-        """What the next tokens may attach to, as :meth:`Stack.candidates` lists it."""
-        return stack.candidates(legality=self.config.legality)  # type: ignore[arg-type]
 
     def tape_row(self, stack: Stack) -> Tensor:
         """The tape features of the newest token: ``(F, B, 1, L)``."""
@@ -512,7 +546,7 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
         cache = PushdownCache(config=self.config.decoder) if cache is None else cache
         past = cache.get_seq_length()
         size, total = input_ids.shape[1], past + input_ids.shape[1]
-        first = _first_of_row(attention_mask, past, total)
+        first = first_of_row(attention_mask, past, total)
         if attachments is not None:
             rows = []
             for column in range(size):
@@ -561,29 +595,6 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
             cache = PushdownCache(config=self.config.decoder)
             kwargs["past_key_values"] = cache
         return super().prepare_inputs_for_generation(input_ids, **kwargs)  # type: ignore[misc]
-
-
-def _pads_right(attention_mask: Tensor | None) -> bool:
-    """Whether padding, if any, is on the right, where causal attention never sees it."""
-    return attention_mask is None or bool(attention_mask[:, 0].all())
-
-
-def _first_of_row(attention_mask: Tensor | None, past: int, total: int) -> Tensor | None:
-    """Which of the new columns begin a row that is padded on the left. ``(B, t)``"""
-    if attention_mask is None or attention_mask.ndim != 2 or attention_mask[:, 0].all():
-        return None
-    begins = attention_mask.cumsum(-1) * attention_mask == 1
-    return begins[:, past:total]
-
-
-def _cross_entropy(logits: Tensor, targets: Tensor, count: Tensor | int | None) -> Tensor:
-    """Mean over the targets that count; zero if none does."""
-    total = nn.functional.cross_entropy(
-        logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum"
-    )
-    if count is None:
-        count = (targets != IGNORED).sum()
-    return total / torch.as_tensor(count, device=total.device).clamp(min=1)
 
 
 AutoModelForCausalLM.register(PushdownConfig, PushdownForCausalLM)

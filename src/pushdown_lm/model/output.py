@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 from transformers.utils.generic import ModelOutput
 
+from pushdown_lm.data.batching import IGNORED
 from pushdown_lm.model.cache import PushdownCache
 
 
@@ -30,3 +32,33 @@ class PushdownOutput(ModelOutput):
     past_key_values: PushdownCache | None = None
     hidden_states: tuple[Tensor, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
+
+    def add_losses(
+        self,
+        labels: Tensor,
+        attachment_weight: float,
+        *,
+        num_tokens: Tensor | int | None = None,
+        num_attachments: Tensor | int | None = None,
+    ) -> None:
+        """Fill in the losses: means over the labels ``(B, T)`` and the attachments that count, or
+        sums divided by the numbers that are given."""
+        assert self.logits is not None
+        self.lm_loss = mean_cross_entropy(self.logits[:, :-1].float(), labels[:, 1:], num_tokens)
+        self.loss = self.lm_loss
+        if self.attachment_logits is not None:
+            assert self.attachment_targets is not None
+            self.attachment_loss = mean_cross_entropy(
+                self.attachment_logits, self.attachment_targets, num_attachments
+            )
+            self.loss = self.lm_loss + attachment_weight * self.attachment_loss
+
+
+def mean_cross_entropy(logits: Tensor, targets: Tensor, count: Tensor | int | None) -> Tensor:
+    """Mean over the targets that count; zero if none does."""
+    total = nn.functional.cross_entropy(
+        logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum"
+    )
+    if count is None:
+        count = (targets != IGNORED).sum()
+    return total / torch.as_tensor(count, device=total.device).clamp(min=1)

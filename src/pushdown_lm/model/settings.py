@@ -32,6 +32,10 @@ class DecoderSettings(Section):
 class ModelSettings(Section):
     """The model: a new decoder, or a pretrained one, and what is added to it."""
 
+    kind: Literal["pushdown", "plm", "plm-mask", "tg"] = "pushdown"
+    """A Pushdown model, or a model that reads brackets
+    (:mod:`pushdown_lm.model.bracket_modeling`), to which the keys below about layers, tape and
+    attachment head mean nothing."""
     decoder: DecoderSettings = DecoderSettings()
     """A decoder that starts from random weights."""
     pretrained: str | None = None
@@ -44,13 +48,19 @@ class ModelSettings(Section):
     ) = "all"
     """all, none, first:N, last:N, or a list of layer indices. With none the model is a Base-LM:
     the plain language model, or with an attachment head the multi-task LM."""
-    attachment_head: Literal["mlp", "appendix", "bilinear", "all_positions"] | None = "mlp"
+    attachment_head: Literal["mlp", "appendix", "published", "bilinear", "all_positions"] | None = (
+        "mlp"
+    )
     """The variant of the attachment head; null for no head."""
     head_input: Literal["embedding", "lower_layers"] = "embedding"
     """What the head sees of the next token: its embedding, or what the layers below the first
     pushdown layer compute at it."""
     head_sees_tape: bool | None = None
     """Whether the head sees depth and distance; if left out, where there are pushdown layers."""
+    head_tape_width: Positive | None = None
+    """Width of the tape embedding of a published head; the attention's head width if left out."""
+    attachment_probabilities: Literal["normalized", "as_published"] = "normalized"
+    """Over the legal attachments, or over all earlier positions, legal or not."""
     legality: Legality = "constituents"
     """What a token may attach to: all constituents on the stack, or open tokens only."""
     num_depths: Annotated[int, Field(ge=0, le=MAX_INTEGER)] = 64

@@ -38,6 +38,7 @@ def tiled(
     table: Tensor,
     *,
     mask: Tensor | None = None,
+    bias: Tensor | None = None,
     scaling: float,
     dropout: float = 0.0,
 ) -> Tensor:
@@ -48,12 +49,13 @@ def tiled(
         tape: ``(F, B, T, S)`` integers, rows of the table.
         table: ``(B, H, T, D)``.
         mask: bool, broadcastable to ``(B, 1, T, S)``; by default causal.
+        bias: ``(B, H, T, S)``, added to the scaled scores.
     """
     seed = int(torch.randint(2**62, ())) if dropout else 0
     if mask is not None:
         mask = mask.expand(query.shape[0], 1, query.shape[2], key.shape[2])
     output, _ = _forward(
-        query, key.contiguous(), value.contiguous(), tape, table, mask, scaling, dropout, seed
+        query, key.contiguous(), value.contiguous(), tape, table, mask, bias, scaling, dropout, seed
     )
     return output
 
@@ -77,12 +79,14 @@ class _Tiles:
         tape: Tensor,
         table: Tensor,
         mask: Tensor | None,
+        bias: Tensor | None,
         scaling: float,
         dropout: float,
         seed: int,
     ) -> None:
         self.query, self.key, self.tape, self.table = query, key, tape, table
-        self.mask, self.scaling, self.dropout, self.seed = mask, scaling, dropout, seed
+        self.mask, self.bias, self.scaling = mask, bias, scaling
+        self.dropout, self.seed = dropout, seed
         self.batch, self.heads, self.num_queries, self.width = query.shape
         self.key_heads, self.num_keys = key.shape[1:3]
         low_precision = query.dtype in (torch.float16, torch.bfloat16)
@@ -129,6 +133,8 @@ class _Tiles:
         self.multiply(
             scores, self.rows(self.query, tile), self.columns(self.key, tile).transpose(1, 2)
         )
+        if self.bias is not None:
+            scores.add_(self.bias[tile.batch, :, tile.queries, : tile.end])
         if self.mask is not None:
             scores.masked_fill_(~self.mask[tile.batch, :, tile.queries, : tile.end], -torch.inf)
         else:
@@ -185,12 +191,13 @@ def _forward(
     tape: Tensor,
     table: Tensor,
     mask: Tensor | None,
+    bias: Tensor | None,
     scaling: float,
     dropout: float,
     seed: int,
 ) -> tuple[Tensor, Tensor]:
     """The output ``(B, H, T, d)`` and the log-normaliser of each query ``(B, H, T)``."""
-    tiles = _Tiles(query, key, tape, table, mask, scaling, dropout, seed)
+    tiles = _Tiles(query, key, tape, table, mask, bias, scaling, dropout, seed)
     output = value.new_empty((*query.shape[:3], value.shape[-1]))
     normaliser = query.new_empty(query.shape[:3], dtype=tiles.dtype)
     for tile in tiles:
@@ -218,18 +225,20 @@ def _backward(
     tape: Tensor,
     table: Tensor,
     mask: Tensor | None,
+    bias: Tensor | None,
     output: Tensor,
     normaliser: Tensor,
     scaling: float,
     dropout: float,
     seed: int,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of query, key, value and table."""
-    tiles = _Tiles(query, key, tape, table, mask, scaling, dropout, seed)
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of query, key, value, table and bias, the last empty if there is none."""
+    tiles = _Tiles(query, key, tape, table, mask, bias, scaling, dropout, seed)
     grad_query = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     grad_key = torch.zeros(key.shape, dtype=key.dtype, device=query.device)
     grad_value = torch.zeros(value.shape, dtype=value.dtype, device=query.device)
     grad_table = torch.zeros(table.shape, dtype=tiles.dtype, device=query.device)
+    grad_bias = query.new_zeros(0) if bias is None else torch.zeros_like(bias)
     delta = (grad_output * output).sum(-1, keepdim=True, dtype=tiles.dtype)  # (B, H, T, 1)
     normaliser = normaliser.masked_fill(normaliser == -torch.inf, 0.0)
     for tile in tiles:
@@ -250,7 +259,10 @@ def _backward(
         tiles.columns(grad_value, tile).add_(
             tiles.grouped(dropped).transpose(1, 2).to(value.dtype) @ grad_rows
         )
-        grad_scores.sub_(delta[tile.batch, :, tile.queries]).mul_(weights).mul_(scaling)
+        grad_scores.sub_(delta[tile.batch, :, tile.queries]).mul_(weights)
+        if bias is not None:
+            grad_bias[tile.batch, :, tile.queries, : tile.end] = grad_scores
+        grad_scores.mul_(scaling)
         grad_table_part = grad_table[tile.batch, :, tile.queries]
         for number in range(len(tape)):
             grad_table_part.scatter_add_(-1, tiles.index(tile, number), grad_scores)
@@ -259,47 +271,44 @@ def _backward(
             *tiles.shape(tile)[:3], -1
         )
         tiles.columns(grad_key, tile).add_(grad_part.transpose(1, 2) @ tiles.rows(query, tile))
-    return grad_query, grad_key, grad_value, grad_table.to(table.dtype)
+    return grad_query, grad_key, grad_value, grad_table.to(table.dtype), grad_bias
 
 
 @_forward.register_fake
-def _(query, key, value, tape, table, mask, scaling, dropout, seed):  # type: ignore[no-untyped-def]
+def _(query, key, value, tape, table, mask, bias, scaling, dropout, seed):  # type: ignore[no-untyped-def]
     dtype = torch.float32 if query.dtype in (torch.float16, torch.bfloat16) else query.dtype
     output = value.new_empty((*query.shape[:3], value.shape[-1]))
     return output, query.new_empty(query.shape[:3], dtype=dtype)
 
 
 @_backward.register_fake
-def _(grad_output, query, key, value, tape, table, *_rest):  # type: ignore[no-untyped-def]
+def _(grad_output, query, key, value, tape, table, mask, bias, *_rest):  # type: ignore[no-untyped-def]
+    bias = query.new_empty(0) if bias is None else bias
     return tuple(
         torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
-        for tensor in (query, key, value, table)
+        for tensor in (query, key, value, table, bias)
     )
 
 
 def _save(ctx, inputs, output):  # type: ignore[no-untyped-def]
-    query, key, value, tape, table, mask, ctx.scaling, ctx.dropout, ctx.seed = inputs
-    ctx.save_for_backward(query, key, value, tape, table, mask, *output)
+    *tensors, ctx.scaling, ctx.dropout, ctx.seed = inputs
+    ctx.save_for_backward(*tensors, *output)
 
 
 def _differentiate(ctx, grad_output, _grad_normaliser):  # type: ignore[no-untyped-def]
-    query, key, value, tape, table, mask, output, normaliser = ctx.saved_tensors
+    *tensors, output, normaliser = ctx.saved_tensors
     gradients = _backward(
         grad_output.contiguous(),
-        query,
-        key,
-        value,
-        tape,
-        table,
-        mask,
+        *tensors,
         output,
         normaliser,
         ctx.scaling,
         ctx.dropout,
         ctx.seed,
     )
-    grad_query, grad_key, grad_value, grad_table = gradients
-    return grad_query, grad_key, grad_value, None, grad_table, None, None, None, None
+    grad_query, grad_key, grad_value, grad_table, grad_bias = gradients
+    grad_bias = None if tensors[-1] is None else grad_bias
+    return grad_query, grad_key, grad_value, None, grad_table, None, grad_bias, None, None, None
 
 
 _forward.register_autograd(_differentiate, setup_context=_save)

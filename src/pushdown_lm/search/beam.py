@@ -37,7 +37,7 @@ from torch import Tensor
 
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.model.modeling import PushdownForCausalLM
-from pushdown_lm.search.decoder import EntryDecoder, entry_decoder
+from pushdown_lm.search.decoder import entry_decoder
 from pushdown_lm.trees import Span, Tree, merge_pieces
 from pushdown_lm.trees.oracle import Stack, tree_from_attachments
 
@@ -310,7 +310,9 @@ def _search_batch(
             if ends.all():
                 break
             following = decoder.next_tokens(beam.sentence, position)
-            scores, index, legal = _attachment_scores(model, decoder, beam.stack, hidden, following)
+            scores, index, legal = model.score_candidates(
+                beam.stack, hidden, following, decoder.keys
+            )
             expanded = beam.score[:, None] + scores
             choices = (legal & ~ends[:, None]).flatten().nonzero()[:, 0]  # (M,)
             score = expanded.flatten()[choices]
@@ -330,29 +332,6 @@ def _search_batch(
         _result(*ended[number], log_prefixes[number], dropped[number], int(num_cells[number]))
         for number in range(count)
     ]
-
-
-def _attachment_scores(
-    model: PushdownForCausalLM,
-    decoder: EntryDecoder,
-    stack: Stack,
-    hidden: Tensor,
-    following: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Log-probabilities of the candidates, their positions and legality, all ``(N, C)``."""
-    assert model.head is not None
-    index, legal = model.legal_attachments(stack)
-    position = index.clamp(max=len(stack) - 1)
-    tape = model.tape_row(stack)  # (F, N, 1, L)
-    scores = model.head(
-        hidden[:, None],
-        following[:, None],
-        decoder.keys(position),
-        torch.arange(index.shape[1], device=index.device).expand_as(index)[:, None],
-        legal[:, None],
-        tape.gather(-1, position[:, None].expand(len(tape), -1, -1, -1)),
-    )
-    return scores[:, 0].log_softmax(-1), index, legal
 
 
 def _sum_by_sentence(score: Tensor, sentence: Tensor, count: int) -> Tensor:

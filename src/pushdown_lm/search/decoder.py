@@ -22,8 +22,9 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
-from pushdown_lm.model.layers import decoder_blocks, lower_output
+from pushdown_lm.model.layers import lower_output, replaced_layers
 from pushdown_lm.model.modeling import PushdownForCausalLM
+from pushdown_lm.model.packed_linear import packed_linears
 from pushdown_lm.trees.oracle import Stack
 
 PARALLEL_TOKENS = 2048
@@ -60,18 +61,13 @@ def entry_decoder(model: PushdownForCausalLM, input_ids: Tensor) -> Iterator[Ent
     The last position is predicted, never read. Until the block is left, the model serves this
     search only.
     """
-    if not model.config.pushdown_layers:
-        yield _SharedDecoder(model, input_ids)
-        return
-    lower = decoder_blocks(model.decoder)[: model.config.num_lower_layers]
-    decoder = _BranchingDecoder(model, input_ids)
-    try:
-        for block in lower:
-            block.forward = decoder.replay
-        yield decoder
-    finally:
-        for block in lower:
-            del block.forward
+    with packed_linears(model):
+        if not model.config.pushdown_layers:
+            yield _SharedDecoder(model, input_ids)
+            return
+        decoder = _BranchingDecoder(model, input_ids)
+        with replaced_layers(model.decoder, model.config.num_lower_layers, decoder.replay):
+            yield decoder
 
 
 class _SharedDecoder:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,7 @@ def load_scorer(
 
 def check_model_folder(folder: str | Path) -> None:
     """Raise an error unless a folder names its kind of model, before any work is done."""
-    _model_type(Path(folder))
+    _model_type(find_model(folder))
 
 
 def _model_type(folder: Path) -> str:
@@ -99,3 +99,18 @@ def _model_type(folder: Path) -> str:
         raise PushdownError(f"{folder}: expected a model, found no config.json{hint}") from None
     except (ValueError, KeyError, TypeError, RecursionError):
         raise PushdownError(f"{path}: expected a configuration that names its model_type") from None
+
+
+def model_names(folders: Iterable[str | Path]) -> dict[str, Path]:
+    """A short name for each folder: its own, or its parent's where that is just `model`.
+
+    >>> list(model_names(["runs/demo/seed0/demo-base/model", "runs/demo/seed0/demo/model"]))
+    ['demo-base', 'demo']
+    """
+    names: dict[str, Path] = {}
+    for folder in map(Path, folders):
+        name = folder.parent.name if folder.name == "model" else folder.name
+        name = name or folder.resolve().name
+        number = sum(other.split("~")[0] == name for other in names)
+        names[f"{name}~{number + 1}" if number else name] = folder
+    return names

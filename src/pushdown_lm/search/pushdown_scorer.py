@@ -39,8 +39,8 @@ from pushdown_lm.data.tokenization import (
     WordEncoder,
     is_word_level,
     load_tokenizer,
+    vocabulary_size,
 )
-from pushdown_lm.files import MANIFEST, verify_manifest
 from pushdown_lm.model.configuration import PushdownConfig
 from pushdown_lm.model.loading import ModelFolderError, load_weights
 from pushdown_lm.model.modeling import PushdownForCausalLM
@@ -162,12 +162,12 @@ class PushdownScorer:
         self.tokenizer = tokenizer
         self.name = name or model.config.name_or_path or type(model).__name__
         self.beam, self.threshold, self.batch_cells = beam, threshold, batch_cells
-        self.allow_unknown = allow_unknown
         settings = EncoderSettings.of(tokenizer, allow_unknown=allow_unknown)
+        self.allow_unknown = settings.allow_unknown
         self._encode_words = WordEncoder(settings)
         self._backend = Tokenizer.from_str(settings.tokenizer)
         self._reads_words = settings.rule.text == "tokenized" and not is_word_level(tokenizer)
-        if not allow_unknown:
+        if not self.allow_unknown:
             model.forbidden.add([settings.unknown_id])
         self._check_model()
 
@@ -185,7 +185,8 @@ class PushdownScorer:
                 raise ModelFolderError(
                     f"{self.name}: expected finite weights, found NaN or infinity in {name}"
                 )
-        entries, rows = len(self.tokenizer), self.model.get_input_embeddings().weight.shape[0]
+        entries = vocabulary_size(self.tokenizer)
+        rows = self.model.get_input_embeddings().weight.shape[0]
         if entries > rows:
             raise ModelFolderError(
                 f"{self.name}: the tokenizer has {entries} entries, but the model embeds {rows}"
@@ -205,7 +206,7 @@ class PushdownScorer:
             "pushdown_layers": self.model.config.pushdown_layers,
             "weights": weights_fingerprint(self.model),
             "dtype": str(self.model.dtype).removeprefix("torch."),
-            "tokenizer": f"{vocabulary} ({len(self.tokenizer)} entries)",
+            "tokenizer": f"{vocabulary} ({vocabulary_size(self.tokenizer)} entries)",
             **({} if rule is None else {"text": rule}),
             "beam": self.beam,
             "threshold": self.threshold,
@@ -272,8 +273,7 @@ class PushdownScorer:
 
     def _encode_as_words(self, text: str) -> Encoded:
         """Raw text for a model of tokenised text: cut into words first, as its treebank was."""
-        penn_quotes = self._backend.token_to_id("Ġ``") is not None
-        placed = penn_words(text, penn_quotes=penn_quotes)
+        placed = penn_words(text, penn_quotes=self._encode_words.knows("Ġ``"))
         encoded = self._encode_pretokenised([word for word, _, _ in placed])
         offsets = tuple(
             (start, end)
@@ -480,5 +480,3 @@ def _check_folder(folder: Path) -> None:
         raise ModelFolderError(
             f"{folder}: expected the model's tokenizer in tokenizer.json, found none"
         )
-    if (folder / MANIFEST).is_file():
-        verify_manifest(folder)

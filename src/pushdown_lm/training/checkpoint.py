@@ -79,7 +79,6 @@ def load_model(
     from pushdown_lm.model.loading import load_weights
     from pushdown_lm.model.modeling import PushdownForCausalLM
 
-    verify_manifest(folder)
     model = load_weights(PushdownForCausalLM, folder, **options)
     return model, AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
 

@@ -15,6 +15,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from pushdown_lm.model.attention import TapeEmbedding
+from pushdown_lm.model.bracket_modeling import BracketForCausalLM
 from pushdown_lm.model.layers import attention_modules, tap_query
 from pushdown_lm.model.modeling import PushdownForCausalLM
 from pushdown_lm.training.freezing import (
@@ -22,6 +23,7 @@ from pushdown_lm.training.freezing import (
     Trainable,
     added_outside_decoder,
     freeze,
+    num_frozen_layers,
     train_modules,
     trainable_parameters,
 )
@@ -31,23 +33,24 @@ ADAPTER = "lora"
 
 
 def choose_trainable(
-    model: PushdownForCausalLM, frozen: str, lora: LoraSection | None = None
+    model: PushdownForCausalLM | BracketForCausalLM, frozen: str, lora: LoraSection | None = None
 ) -> Trainable:
     """Freeze or adapt a model as a recipe says, before its optimizer is made."""
     if lora is not None:
-        add_lora(model, **lora.model_dump())
+        add_lora(model, **lora.model_dump(), above=num_frozen_layers(model, frozen))
     else:
         freeze(model, frozen)
     return trainable_parameters(model)
 
 
 def add_lora(
-    model: PushdownForCausalLM,
+    model: PushdownForCausalLM | BracketForCausalLM,
     *,
     rank: int = 8,
     alpha: float | None = None,
     dropout: float = 0.0,
     targets: Iterable[str] | None = None,
+    above: int = 0,
 ) -> None:
     """Put low-rank adapters, ``W + (alpha / rank) B A``, beside linear maps of the decoder.
 
@@ -57,6 +60,7 @@ def add_lora(
         dropout: on the input of the adapters.
         targets: names of the adapted modules, such as ``q_proj``; the linear maps of the attention
             if left out.
+        above: how many of the lowest layers go without adapters.
     """
     if find_spec("peft") is None:
         raise FreezingError("lora: peft is not installed: pip install 'pushdown-lm[peft]'")
@@ -69,6 +73,7 @@ def add_lora(
         lora_alpha=2 * rank if alpha is None else alpha,
         lora_dropout=dropout,
         target_modules=sorted(names),
+        layers_to_transform=sorted(attention)[above:] if above else None,
         fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.decoder.modules()),
     )
     try:
@@ -82,7 +87,7 @@ def add_lora(
     train_modules([*added, *added_outside_decoder(model)])
 
 
-def merge_lora(model: PushdownForCausalLM) -> None:
+def merge_lora(model: PushdownForCausalLM | BracketForCausalLM) -> None:
     """Add the adapters to the weights and take them out, if there are any."""
     for parent in list(model.decoder.modules()):
         for name, module in list(parent.named_children()):

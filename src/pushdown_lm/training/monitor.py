@@ -79,14 +79,16 @@ class StopSignals:
 class ProgressCallback(TrainerCallback):
     """A progress bar or log lines on standard error, by the main process only."""
 
-    def __init__(self, stack: ExitStack) -> None:
-        self.stack = stack
+    def __init__(self, stack: ExitStack, label: str = "Training") -> None:
+        self.stack, self.label = stack, label
         self.advance: Advance | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:
             remaining = state.max_steps - state.global_step
-            label = f"Training from step {state.global_step}" if state.global_step else "Training"
+            label = self.label
+            if state.global_step:
+                label += f" from step {state.global_step}"
             self.advance = self.stack.enter_context(progress(label, remaining, "steps"))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -94,7 +96,14 @@ class ProgressCallback(TrainerCallback):
             self.advance()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        shown = ("lm_loss", "attachment_loss", "eval_perplexity", "eval_attachment_accuracy")
+        shown = (
+            "answer_loss",
+            "lm_loss",
+            "attachment_loss",
+            "eval_perplexity",
+            "eval_attachment_accuracy",
+            "eval_answer_loss",
+        )
         notes = [
             f"{name.replace('eval_', 'valid ').replace('_', ' ')} {logs[name]:.4g}"
             for name in shown

@@ -46,7 +46,7 @@ class Muon(Optimizer):
 
     def __init__(
         self,
-        params: Iterable[nn.Parameter],
+        params: Iterable[nn.Parameter] | Iterable[dict[str, Any]],
         lr: float,
         weight_decay: float = 0.0,
         momentum: float = 0.95,
@@ -127,7 +127,5 @@ def muon_with_adamw(
         {"params": [trained[name] for name in sorted(decayed)], "weight_decay": weight_decay},
         {"params": [trained[name] for name in sorted(rest - decayed)], "weight_decay": 0.0},
     ]
-    return MuonWithAdamW(
-        Muon([trained[name] for name in sorted(matrices)], lr, weight_decay),
-        AdamW([group for group in groups if group["params"]], lr=lr, betas=betas, eps=epsilon),
-    )
+    muon = Muon([{"params": [trained[name] for name in sorted(matrices)]}], lr, weight_decay)
+    return MuonWithAdamW(muon, AdamW(groups, lr=lr, betas=betas, eps=epsilon))

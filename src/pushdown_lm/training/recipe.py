@@ -27,6 +27,7 @@ from pushdown_lm.model.settings import MAX_INTEGER, ModelSettings, Positive, Sec
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from pushdown_lm.model.bracket_modeling import BracketForCausalLM
     from pushdown_lm.model.modeling import PushdownForCausalLM
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
@@ -58,7 +59,8 @@ class TrainingSection(Section):
     epochs: Annotated[float, Field(gt=0)] | None = None
     """passes over the training data: one of the two."""
     tokens_per_batch: Positive | None = None
-    """Tokens of a step, padding included, in batches of sentences of like length, or"""
+    """Tokens of a step, padding included, in batches of sentences of like length (of models that
+    read brackets, those of the words alone), or"""
     batch_size: Positive | None = None
     """sentences (or windows) of a step, drawn at random: one of the two."""
     gradient_accumulation: Positive = 1
@@ -103,7 +105,11 @@ class TrainingSection(Section):
     """What is not trained: none, all-but-pushdown, lower or lower:N, as
     :mod:`pushdown_lm.training.freezing` explains."""
     lora: LoraSection | None = None
-    """Instead, adapters beside weights that stay as they are."""
+    """Adapters beside weights that stay as they are; with freeze lower or lower:N, in the layers
+    above only."""
+    cache_lower: bool = False
+    """Compute what frozen lower layers compute once, keep it beside the data, and train without
+    them (:mod:`pushdown_lm.training.lower_output`)."""
     compile: bool = False
     data_workers: Annotated[int, Field(ge=0, le=1024)] = 0
     """Processes that prepare batches beside each training process."""
@@ -113,8 +119,12 @@ class TrainingSection(Section):
         for one, other in (("steps", "epochs"), ("tokens_per_batch", "batch_size")):
             if (getattr(self, one) is None) == (getattr(self, other) is None):
                 raise ValueError(f"{one}, {other}: expected exactly one of them")
-        if self.lora is not None and self.freeze != "none":
+        if self.lora is not None and self.freeze == "all-but-pushdown":
             raise ValueError("freeze, lora: adapters leave all other weights frozen; choose one")
+        if self.cache_lower and not self.freeze.startswith("lower"):
+            raise ValueError(f"cache_lower: expected freeze lower or lower:N, got {self.freeze}")
+        if self.cache_lower and self.compile:
+            raise ValueError("cache_lower, compile: a compiled model runs all layers; choose one")
         if self.early_stopping_patience is not None:
             if self.eval_every is None:
                 raise ValueError("eval_every: early stopping needs evaluations")
@@ -144,7 +154,9 @@ class Recipe(Section):
     training: TrainingSection
     data: DataSection = DataSection()
 
-    def build_model(self, tokenizer: PreTrainedTokenizerBase) -> PushdownForCausalLM:
+    def build_model(
+        self, tokenizer: PreTrainedTokenizerBase
+    ) -> PushdownForCausalLM | BracketForCausalLM:
         """The model for a tokenizer; a vocabulary of another size is an error."""
         from pushdown_lm.model.factory import build_model
 

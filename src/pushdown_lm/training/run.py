@@ -5,18 +5,15 @@ OUT/versions.json    software, machine and data that the run was started with
 OUT/metrics.jsonl    a line for every step and every evaluation
 OUT/checkpoint-N     where --resume continues
 OUT/model            the trained model and its tokenizer
+OUT/adapter          low-rank adapters alone, if a pretrained model was trained with them
 OUT/metrics.json     how good it is, and how long it took
 """
 
 from __future__ import annotations
 
 import json
-import os
-import platform
-import signal
 from collections.abc import Sequence
 from contextlib import nullcontext
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -25,32 +22,27 @@ from accelerate import PartialState  # type: ignore[import-untyped]
 from accelerate.utils import set_seed  # type: ignore[import-untyped]
 
 from pushdown_lm.console import error_console
+from pushdown_lm.data.bracketing import bracket_data, longest_bracketed
 from pushdown_lm.data.dataset import Data
 from pushdown_lm.files import (
     LOCK,
     atomic_write,
     locked,
-    remove_unfinished,
     verify_manifest,
     write_json,
 )
-from pushdown_lm.machine import peak_memory_megabytes
+from pushdown_lm.machine import peak_memory_megabytes, versions
+from pushdown_lm.model.bracket_configuration import BracketConfig
+from pushdown_lm.model.bracket_modeling import BracketForCausalLM
 from pushdown_lm.model.configuration import PushdownConfig
+from pushdown_lm.training.arguments import uses_bf16
 from pushdown_lm.training.checkpoint import checkpoints, last_checkpoint
 from pushdown_lm.training.lora import choose_trainable
+from pushdown_lm.training.lower_output import keep_lower_output
 from pushdown_lm.training.recipe import Recipe, RecipeError, load_recipe
-from pushdown_lm.training.trainer import PushdownTrainer, TrainingError, uses_bf16
+from pushdown_lm.training.trainer import PushdownTrainer, TrainingError
 
 RECIPE, VERSIONS, METRICS, MODEL = "recipe.yaml", "versions.json", "metrics.json", "model"
-
-
-class Interrupted(Exception):
-    """A signal ended training early, at a step whose checkpoint is saved."""
-
-    def __init__(self, signal_number: int, checkpoint: Path) -> None:
-        name = signal.Signals(signal_number).name
-        super().__init__(f"{name}: stopped after saving {checkpoint}; --resume continues from it")
-        self.exit_code = 128 + signal_number
 
 
 def run_recipe(
@@ -75,10 +67,17 @@ def _run(recipe: Recipe, data: Data, run: Path, *, resume: bool) -> dict[str, An
     set_seed(recipe.training.seed)
     check_data(recipe, data)
     data.verify()
+    if recipe.model.kind != "pushdown":
+        data = bracket_data(data, typed=recipe.model.kind == "tg")
     model = recipe.build_model(data.tokenizer)
     check_lengths(model.config, data)
     parameters = choose_trainable(model, recipe.training.freeze, recipe.training.lora)
-    trainer = PushdownTrainer(model, recipe, data, run)
+    lower = None
+    if recipe.training.cache_lower:
+        if isinstance(model, BracketForCausalLM):
+            raise RecipeError("training.cache_lower: is for models with pushdown layers")
+        lower = keep_lower_output(model, data, bf16=uses_bf16(recipe.training.precision))
+    trainer = PushdownTrainer(model, recipe, data, run, lower)
     checkpoint: Path | None = None
     if resume:
         if is_finished(run):
@@ -87,15 +86,9 @@ def _run(recipe: Recipe, data: Data, run: Path, *, resume: bool) -> dict[str, An
         checkpoint = last_checkpoint(run) if checkpoints(run) else None
     elif trainer.is_main:
         _start_run(run, recipe, data, trainer.args.world_size)
-    if trainer.is_main:
-        remove_unfinished(run)
-        trainer.log_file.forget_after(int(checkpoint.name.split("-")[1]) if checkpoint else 0)
-
     if trainer.is_main and parameters.trained < parameters.total:
         error_console().print(str(parameters))
-    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-    if trainer.was_interrupted:
-        raise Interrupted(trainer.signals.received or signal.SIGTERM, checkpoints(run)[-1])
+    trainer.train_from(checkpoint, "--resume continues from it")
     metrics = {
         "training_seconds": trainer.seconds(),
         "trainable_parameters": parameters.trained,
@@ -126,7 +119,7 @@ def check_data(recipe: Recipe, data: Data) -> None:
     """Raise :class:`RecipeError` if the dataset is not of the kind that the recipe expects."""
     wanted, window = recipe.data.window, data.card["window"]
     if wanted not in (None, window):
-        found = "a sentence an example" if window is None else f"windows of {window}"
+        found = "one sentence per example" if window is None else f"windows of {window}"
         raise RecipeError(f"data.window: expected windows of {wanted} tokens, the data has {found}")
     if recipe.model.attention == "flex" and not torch.accelerator.is_available():
         raise RecipeError("model.attention: flex trains on a GPU only, and this machine has none")
@@ -143,15 +136,19 @@ def check_data(recipe: Recipe, data: Data) -> None:
         raise RecipeError("training.eval_every: the data has no validation split")
 
 
-def check_lengths(config: PushdownConfig, data: Data) -> None:
+def check_lengths(config: PushdownConfig | BracketConfig, data: Data) -> None:
     """Raise :class:`RecipeError` if an example is too long; say so if some are very deep."""
     splits = data.card["splits"]
     longest = max(split["longest_example"] for split in splits.values())
+    if isinstance(config, BracketConfig):
+        longest = longest_bracketed(data)
     if config.max_positions is not None and longest > config.max_positions:
         raise RecipeError(
             f"model.decoder.max_position_embeddings: the longest example has {longest:,} tokens, "
             f"the decoder takes {config.max_positions:,}"
         )
+    if isinstance(config, BracketConfig):
+        return
     deepest = max(split["max_depth"] for split in splits.values())
     if config.uses_tape and 0 < config.num_depths <= deepest:
         error_console().print(
@@ -167,19 +164,14 @@ def _start_run(run: Path, recipe: Recipe, data: Data, processes: int) -> None:
         )
     with atomic_write(run / RECIPE) as file:
         file.write(recipe.to_yaml())
-    packages = ("torch", "transformers", "accelerate", "tokenizers", "datasets", "numpy")
     write_json(
         run / VERSIONS,
         {
-            "pushdown-lm": version("pushdown-lm"),
-            "python": platform.python_version(),
-            **{package: version(package) for package in packages},
-            "platform": platform.platform(),
+            **versions(),
             "device": str(torch.accelerator.current_accelerator(True) or "cpu"),
             "precision": "bf16" if uses_bf16(recipe.training.precision) else "float32",
             "processes": processes,
             "threads": torch.get_num_threads(),
-            "cores": os.cpu_count(),
             "data": data.fingerprint,
             "data_folder": str(data.folder.resolve()),
         },

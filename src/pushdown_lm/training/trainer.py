@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -28,19 +28,27 @@ from transformers import (
     PrinterCallback,
     Trainer,
     TrainerCallback,
-    TrainingArguments,
 )
 from transformers.trainer_callback import ExportableState, TrainerState
 from transformers.trainer_utils import EvalLoopOutput, rotate_checkpoints
 from transformers.utils.logging import disable_progress_bar
 
 from pushdown_lm.data.batching import Collator, RandomBatches, Share, TokenBudgetBatches
+from pushdown_lm.data.bracketing import BracketCollator, bracketed_lengths
 from pushdown_lm.data.dataset import Data
 from pushdown_lm.data.tokenization import model_tokenizer
-from pushdown_lm.errors import PushdownError
-from pushdown_lm.files import FolderError, verify_manifest, whole_folder, write_json
-from pushdown_lm.machine import multiplies_bf16
+from pushdown_lm.errors import Interrupted, PushdownError
+from pushdown_lm.files import (
+    FolderError,
+    remove_unfinished,
+    verify_manifest,
+    whole_folder,
+    write_json,
+)
+from pushdown_lm.model.bracket_modeling import BracketForCausalLM
 from pushdown_lm.model.modeling import PushdownForCausalLM
+from pushdown_lm.training.adapters import has_adapters, save_adapter
+from pushdown_lm.training.arguments import training_arguments
 from pushdown_lm.training.checkpoint import (
     checkpoints,
     load_state,
@@ -49,13 +57,13 @@ from pushdown_lm.training.checkpoint import (
     set_random_state,
 )
 from pushdown_lm.training.lora import merge_lora
+from pushdown_lm.training.lower_output import LowerOutput, OutputCollator
 from pushdown_lm.training.monitor import MetricsLog, ProgressCallback, StopSignals
 from pushdown_lm.training.optimizers import muon_with_adamw
 from pushdown_lm.training.recipe import Recipe, RecipeError
 
 Batch = dict[str, Tensor]
 
-BEST_METRIC = "eval_perplexity"
 SECONDS = "seconds.json"
 """In a checkpoint, how long training has taken to get there."""
 METRICS_LOG = "metrics.jsonl"
@@ -91,75 +99,20 @@ class _Step:
 # ------------------------------------------------------------------ the trainer
 
 
-def training_arguments(recipe: Recipe, run: Path) -> TrainingArguments:
-    """The Trainer's own settings for a recipe."""
-    training = recipe.training
-    for package in training.report_to:
-        if find_spec(package) is None:
-            raise RecipeError(
-                f"training.report_to: {package} is not installed: pip install {package}"
-            )
-    schedule: str = training.schedule
-    if schedule == "constant" and training.warmup_steps:
-        schedule = "constant_with_warmup"
-    elif schedule == "wsd":
-        schedule = "warmup_stable_decay"
-    save_every = training.save_every or training.eval_every
-    stops_early = training.early_stopping_patience is not None
-    return TrainingArguments(
-        output_dir=str(run),
-        max_steps=training.steps or -1,
-        num_train_epochs=training.epochs or 1.0,
-        gradient_accumulation_steps=training.gradient_accumulation,
-        learning_rate=training.lr,
-        lr_scheduler_type=schedule,
-        warmup_steps=training.warmup_steps,
-        weight_decay=training.weight_decay,
-        adam_beta1=training.betas[0],
-        adam_beta2=training.betas[1],
-        adam_epsilon=training.epsilon,
-        max_grad_norm=training.clip,
-        bf16=uses_bf16(training.precision),
-        gradient_checkpointing=training.gradient_checkpointing,
-        torch_compile=training.compile,
-        eval_strategy="steps" if training.eval_every else "no",
-        eval_on_start=recipe.model.pretrained is not None and training.eval_every is not None,
-        eval_steps=training.eval_every,
-        save_strategy="steps" if save_every else "no",
-        save_steps=save_every or 0,
-        save_total_limit=training.keep,
-        load_best_model_at_end=stops_early,
-        metric_for_best_model=BEST_METRIC if stops_early else None,
-        greater_is_better=False,
-        restore_callback_states_from_checkpoint=True,
-        logging_strategy="no",
-        logging_nan_inf_filter=False,
-        report_to=list(training.report_to),
-        seed=training.seed,
-        use_cpu=not torch.accelerator.is_available(),
-        ddp_find_unused_parameters=False,
-        dataloader_num_workers=training.data_workers,
-        disable_tqdm=True,
-        log_level="error",
-        log_level_replica="error",
-    )
-
-
-def uses_bf16(precision: str) -> bool:
-    """Whether a recipe's precision means bfloat16 on this machine."""
-    device = torch.accelerator.current_accelerator(True)
-    return precision == "bf16" or (
-        precision == "auto" and multiplies_bf16("cpu" if device is None else device.type)
-    )
-
-
 class PushdownTrainer(Trainer):
-    """Trains a Pushdown model on a data folder as a recipe says."""
+    """Trains a model of this library on a dataset as a recipe says."""
 
     def __init__(
-        self, model: PushdownForCausalLM, recipe: Recipe, data: Data, run: str | Path
+        self,
+        model: PushdownForCausalLM | BracketForCausalLM,
+        recipe: Recipe,
+        data: Data,
+        run: str | Path,
+        lower: LowerOutput | None = None,
+        *,
+        label: str = "Training",
     ) -> None:
-        self.recipe = recipe
+        self.recipe, self.lower = recipe, lower
         self.run_folder = Path(run).resolve()
         self.log_file = MetricsLog(self.run_folder / METRICS_LOG)
         self.signals = StopSignals()
@@ -168,15 +121,21 @@ class PushdownTrainer(Trainer):
         self._is_stopping = False
         self._began, self._seconds_before = time.monotonic(), 0.0
         self._evaluation, self._evaluated_at = dict[str, float](), -1
-        callbacks: list[TrainerCallback] = [ProgressCallback(self._display)]
+        callbacks: list[TrainerCallback] = [ProgressCallback(self._display, label)]
         if recipe.training.early_stopping_patience is not None:
             callbacks.append(EarlyStoppingCallback(recipe.training.early_stopping_patience))
+        collator: Any = _collator(model)
+        train: Any = data.train
+        valid: Any = data.valid
+        if lower is not None:
+            collator, train = OutputCollator(collator), lower.dataset("train", train)
+            valid = None if valid is None else lower.dataset("valid", valid)
         super().__init__(
             model=model,
             args=training_arguments(recipe, self.run_folder),
-            data_collator=Collator(cast(int, model.config.pad_token_id)),
-            train_dataset=data.train,
-            eval_dataset=data.valid,
+            data_collator=collator,
+            train_dataset=train,
+            eval_dataset=valid,
             processing_class=model_tokenizer(data.tokenizer),
             callbacks=callbacks,
         )
@@ -211,6 +170,23 @@ class PushdownTrainer(Trainer):
                 return None
         with self.signals.noted(), self._display:
             return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    def train_from(self, checkpoint: Path | None, how_to_continue: str) -> None:
+        """Train from a checkpoint of this run, or from the start, to the end.
+
+        Raises:
+            Interrupted: a signal came; a checkpoint is saved, and the message says how to continue.
+        """
+        if self.is_main:
+            remove_unfinished(self.run_folder)
+            self.log_file.forget_after(int(checkpoint.name.split("-")[1]) if checkpoint else 0)
+        self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        if self.was_interrupted:
+            saved = checkpoints(self.run_folder)[-1]
+            raise Interrupted(
+                self.signals.received or signal.SIGTERM,
+                f"stopped after saving {saved}; {how_to_continue}",
+            )
 
     def final_metrics(self) -> dict[str, Any]:
         """The metrics of the model as training has left it."""
@@ -272,7 +248,13 @@ class PushdownTrainer(Trainer):
             size = self._share_of_step("batch_size")
             return self._loader(dataset, RandomBatches(len(dataset), size, seed=training.seed))
         budget = self._share_of_step("tokens_per_batch")
-        batches = TokenBudgetBatches(dataset["length"][:], budget, seed=training.seed)
+        is_bracketed = isinstance(self.data_collator, BracketCollator)
+        batches = TokenBudgetBatches(
+            dataset["length"][:],
+            budget,
+            seed=training.seed,
+            widths=bracketed_lengths(dataset) if is_bracketed else None,
+        )
         return self._loader(dataset, batches)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
@@ -305,7 +287,7 @@ class PushdownTrainer(Trainer):
         averaged afterwards, so the loss is scaled by their number.
         """
         tokens, attachments = num_items_in_batch
-        outputs = model(**inputs, num_items_in_batch=tokens, num_attachments_in_batch=attachments)
+        outputs = self._run_model(model, inputs, tokens, attachments)
         self._step.batches.append(inputs)
         losses = [outputs.lm_loss]
         if outputs.attachment_loss is not None:
@@ -313,6 +295,21 @@ class PushdownTrainer(Trainer):
         self._step.losses.append(torch.stack(losses).detach())
         loss = outputs.loss * self.accelerator.num_processes
         return (loss, outputs) if return_outputs else loss
+
+    def name_losses(self, lm: float, *attachment: float) -> dict[str, float]:
+        """The losses of a step for the log: the one that is minimized, and its parts."""
+        config = self.accelerator.unwrap_model(self.model).config
+        weight = getattr(config, "attachment_loss_weight", 0.0)
+        named = {"loss": lm + weight * sum(attachment), "lm_loss": lm}
+        return {**named, "attachment_loss": attachment[0]} if attachment else named
+
+    def _run_model(self, model: Any, batch: Batch, tokens: Any, attachments: Any) -> Any:
+        """The model's output, its losses divided by the numbers of targets."""
+        counts = {"num_items_in_batch": tokens, "num_attachments_in_batch": attachments}
+        if self.lower is None:
+            return model(**batch, **counts)
+        with self.lower.used(self.accelerator.unwrap_model(self.model), batch):
+            return model(**batch, **counts)
 
     def floating_point_ops(self, inputs: Any) -> int:
         return 0
@@ -351,12 +348,9 @@ class PushdownTrainer(Trainer):
         own = torch.stack([torch.stack(step.losses).sum(0) for step in steps])  # (steps, 2)
         norms = torch.stack([cast(Tensor, step.gradient_norm) for step in steps]).tolist()
         whole = cast(Tensor, self.accelerator.reduce(own.clone(), "sum"))
-        weight = self.accelerator.unwrap_model(self.model).config.attachment_loss_weight
         records: list[dict[str, Any]] = []
-        for step, (lm, *attachment), norm in zip(steps, whole.tolist(), norms, strict=True):
-            record = {"loss": lm + weight * sum(attachment), "lm_loss": lm}
-            if attachment:
-                record["attachment_loss"] = attachment[0]
+        for step, losses, norm in zip(steps, whole.tolist(), norms, strict=True):
+            record = self.name_losses(*losses)
             record |= {"gradient_norm": norm, "learning_rate": step.learning_rate}
             if not all(map(math.isfinite, record.values())):
                 self._stop_at(step, record)
@@ -420,7 +414,7 @@ class PushdownTrainer(Trainer):
         sums = torch.zeros(6, dtype=torch.float64, device=self.args.device)
         for turn, inputs in enumerate(dataloader):
             batch = self._prepare_inputs(inputs)
-            outputs = model(**batch, num_items_in_batch=1, num_attachments_in_batch=1)
+            outputs = self._run_model(model, batch, 1, 1)
             if turn * share.world + share.rank < len(share.batches):
                 sums += _evaluation_sums(batch, outputs, bare)
         lm, tokens, attachment, attachments, correct, examples = cast(
@@ -429,7 +423,7 @@ class PushdownTrainer(Trainer):
         metrics = {"lm_loss": lm / max(tokens, 1)}
         metrics["loss"] = metrics["lm_loss"]
         metrics["perplexity"] = math.exp(min(metrics["lm_loss"], 700.0))
-        if config.attachment_head is not None:
+        if getattr(config, "attachment_head", None) is not None:
             metrics["attachment_loss"] = attachment / max(attachments, 1)
             metrics["attachment_accuracy"] = correct / max(attachments, 1)
             metrics["loss"] += config.attachment_loss_weight * metrics["attachment_loss"]
@@ -476,10 +470,14 @@ class PushdownTrainer(Trainer):
                 noted[type(part).__name__] = part.state()
 
     def save_final(self) -> Path:
-        """Write the model and its tokenizer to ``model/``."""
+        """Write the model and its tokenizer to ``model/``, low-rank adapters to ``adapter/``."""
         if self.is_fsdp_enabled:  # whole weights, whatever the checkpoints hold
             self.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
-        merge_lora(self.accelerator.unwrap_model(self.model))
+        bare, base = self.accelerator.unwrap_model(self.model), self.recipe.model.pretrained
+        if self.is_main and base is not None and has_adapters(bare) and not self._is_sharded:
+            tokenizer = cast(Any, self.processing_class)
+            save_adapter(bare, tokenizer, base, self.run_folder / "adapter")
+        merge_lora(bare)
         with self._whole_folder(self.run_folder / "model") as staging:
             self.save_model(str(staging), _internal_call=True)
         return self.run_folder / "model"
@@ -524,6 +522,13 @@ class PushdownTrainer(Trainer):
             set_random_state(load_state(self._rng_file(checkpoint)), self.args.device)
 
 
+def _collator(model: PushdownForCausalLM | BracketForCausalLM) -> Collator | BracketCollator:
+    pad_id = cast(int, model.config.pad_token_id)
+    if isinstance(model, BracketForCausalLM):
+        return BracketCollator(model.config.nonterminals, pad_id)
+    return Collator(pad_id)
+
+
 def _read_seconds(path: Path) -> float:
     """Checkpoints of older versions do not say."""
     return float(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else 0.0
@@ -531,7 +536,14 @@ def _read_seconds(path: Path) -> float:
 
 def _without_prefix(metrics: Mapping[str, float]) -> dict[str, float]:
     """Metrics of an evaluation by their own names, without times, which are never the same."""
-    names = ("loss", "lm_loss", "attachment_loss", "perplexity", "attachment_accuracy")
+    names = (
+        "loss",
+        "answer_loss",
+        "lm_loss",
+        "attachment_loss",
+        "perplexity",
+        "attachment_accuracy",
+    )
     plain = {name.partition("_")[2]: value for name, value in metrics.items()}
     return {name: plain[name] for name in names if name in plain}
 
@@ -541,7 +553,7 @@ def _plain_tensor(value: Any) -> Tensor:
     return value.full_tensor() if hasattr(value, "full_tensor") else torch.as_tensor(value)
 
 
-def _evaluation_sums(batch: Batch, outputs: Any, model: PushdownForCausalLM) -> Tensor:
+def _evaluation_sums(batch: Batch, outputs: Any, model: Any) -> Tensor:
     """Loss and number of tokens, of attachments, right attachments, examples: ``(6,)``."""
     tokens, attachments = model.count_targets(**batch)
     zero = torch.zeros_like(outputs.lm_loss)

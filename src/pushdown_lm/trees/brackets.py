@@ -29,7 +29,6 @@ _BRACKET_NAMES = {
 }  # fmt: skip
 _BRACKETS = {name: bracket for bracket, name in _BRACKET_NAMES.items()}
 _ESCAPE = re.compile(r"-[LR][RSC]B-|\\[/*]", re.IGNORECASE)
-_SPECIAL = re.compile(r"[][(){}/*]")
 
 
 def decode_word(word: str) -> str:
@@ -37,14 +36,17 @@ def decode_word(word: str) -> str:
     return _ESCAPE.sub(lambda match: _BRACKETS.get(match[0].upper()) or match[0][1:], word)
 
 
-def encode_word(word: str) -> str:
+def encode_word(word: str, characters: str = "()[]{}/*") -> str:
     r"""Apply the Penn Treebank's escapes: `(` is `-LRB-`, `1/2` is `1\/2`.
 
     Not to be told apart afterwards: a word that itself looks like an escape, as `-LRB-`.
     """
     if word.split() != [word]:
         raise PushdownError(f"expected a word without white space, found {word!r}")
-    return _SPECIAL.sub(lambda match: _BRACKET_NAMES.get(match[0]) or "\\" + match[0], word)
+    return "".join(
+        (_BRACKET_NAMES.get(letter) or "\\" + letter) if letter in characters else letter
+        for letter in word
+    )
 
 
 @lru_cache(maxsize=4096)

@@ -348,6 +348,8 @@ class Candidates:
     """Right end of the candidate constituent, k + 1 for the shift, 0 in unused slots."""
     legal: Array
     """Which slots are candidates. The shift always is."""
+    scored: Array
+    """Which slots the softmax runs over: the legal ones, or all earlier positions."""
     target: Array
     """The slot that token k + 1 really takes. ``(B, T)``"""
     decided: Array
@@ -361,6 +363,7 @@ def candidates(
     words: Array,
     size: int | None = None,
     legality: Legality = "constituents",
+    every_position: bool = False,
 ) -> Candidates:
     """Legal attachments of each next token, for torch tensors of one batch.
 
@@ -371,6 +374,8 @@ def candidates(
         words: ``(B, T)`` bool, the tokens that the head decides: neither ROOT, EOS nor padding.
         size: number of slots; by default as many as the fullest stack of the batch needs.
         legality: what a token may attach to.
+        every_position: whether all earlier positions have slots, legal or not, as in the authors'
+            softmax. The head then decides about the first word of a sentence too.
 
     Raises:
         OracleError: where a word attaches to what it may not attach to.
@@ -379,8 +384,13 @@ def candidates(
     position = _positions(attachments)
     root = (position * roots).cummax(-1).values  # of the sentence at row k
     ends = _legal_ends(state.opens, state.tape, root, position, legality)
-    slot = _count_from_right(ends)
-    index, legal = _slots(ends, slot, position + 1, size)
+    listed = (position <= position[:, None]).expand_as(ends) if every_position else ends
+    slot = _count_from_right(listed)
+    index, scored = _slots(listed, slot, position + 1, size)
+    legal = scored
+    if every_position:
+        legal = scored & _take(ends, index.clamp(max=ends.shape[-1] - 1))
+        legal[..., SHIFT_SLOT] = True
 
     following = attachments.roll(-1, -1)
     chosen = following.clamp(max=attachments.shape[-1] - 1)[..., None]
@@ -391,7 +401,7 @@ def candidates(
     if illegal.any():
         _refuse(attachments, ends, illegal, legality)
     decided = is_word & (slot[..., 0] > 0)
-    return Candidates(index=index, legal=legal, target=target, decided=decided)
+    return Candidates(index=index, legal=legal, scored=scored, target=target, decided=decided)
 
 
 def _refuse(attachments: Array, ends: Array, illegal: Array, legality: Legality) -> None:
@@ -510,13 +520,20 @@ class Stack:
         return _open_distance(self.depth == 0)
 
     def candidates(
-        self, size: int | None = None, legality: Legality = "constituents"
+        self,
+        size: int | None = None,
+        legality: Legality = "constituents",
+        every_position: bool = False,
     ) -> tuple[Array, Array]:
         """Legal attachments of the next token: right ends and legality, both ``(N, C)``.
 
         The slots are those of :class:`Candidates`.
         """
+        xp = _namespace(self.opens)
         now = self.root.new_full(self.root.shape, len(self) - 1)
         ends = _legal_ends(self.opens, self.depth, self.root, now, legality)
         shift = self.root.new_full(self.root.shape, len(self))
+        if every_position:
+            index = xp.arange(len(self), -1, -1, device=shift.device).expand(len(shift), -1)
+            return index, xp.cat([xp.ones_like(ends[:, :1]), ends.flip(-1)], -1)
         return _slots(ends, _count_from_right(ends), shift, size)
