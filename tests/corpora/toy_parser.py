@@ -1,15 +1,17 @@
 """A parser as a program: right-branching brackets or CoNLL-U, with faults on demand.
 
-    python toy_parser.py [--conllu] [--slow SECONDS] [--log FILE]
+    python toy_parser.py [--conllu] [--slow SECONDS] [--log FILE] [--once FILE]
 
 A word of the sentence asks for a fault: DIE, HANG, SKIP (no answer), EXTRA (one word too many),
-NONE (a line of text instead of a tree), BROKEN (a bracket too few).
+NONE (a line of text instead of a tree), BROKEN (a bracket too few), KILL (the process that started
+this one dies, once: --once FILE).
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+import signal
 import sys
 import time
 
@@ -43,6 +45,9 @@ def main(arguments: list[str]) -> None:
         if "--log" in options:
             with open(options["--log"], "a", encoding="utf-8") as file:
                 file.write(line)
+        if "KILL" in words and not os.path.exists(options["--once"]):
+            with open(options["--once"], "w", encoding="utf-8"):
+                os.kill(os.getppid(), signal.SIGKILL)
         if "SKIP" in words:
             continue
         answer = write([*words, "word"] if "EXTRA" in words else words)

@@ -100,6 +100,28 @@ def pipeline(
 
 
 @app.command()
+def corpus(
+    text: Annotated[
+        Path | None, typer.Argument(help="A text file; by default generated sentences.")
+    ] = None,
+    parser: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND:WHAT",
+            help="As in `pushdown corpus build`, commands persistent; by default a random model.",
+        ),
+    ] = None,
+    sentences: Annotated[int, typer.Option(min=1, help="Generated sentences.")] = 1000,
+    json: Json = False,
+) -> None:
+    """Building a corpus against its parser alone, and each of the other parts."""
+    from pushdown_lm.bench import corpus as bench_corpus
+    from pushdown_lm.bench.measure import report
+
+    report(bench_corpus.run(text, parser, sentences), json)
+
+
+@app.command()
 def suites(
     data: Annotated[Path, typer.Argument(help="The folder of the SG suites.")],
     model: Annotated[

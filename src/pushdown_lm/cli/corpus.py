@@ -11,7 +11,7 @@ import typer
 
 from pushdown_lm.cli.corpus_code import EXAMPLES as CODE_EXAMPLES
 from pushdown_lm.cli.corpus_code import code
-from pushdown_lm.cli.data import OnError
+from pushdown_lm.cli.data import ConstituentsChoice, OnError
 
 app = typer.Typer(help=__doc__, no_args_is_help=True)
 app.command(epilog=CODE_EXAMPLES)(code)
@@ -32,21 +32,73 @@ class CuttingChoice(StrEnum):
     parser = "parser"
 
 
-class ConstituentsChoice(StrEnum):
-    penn = "penn"
-    heads = "heads"
-
-
 class EngineChoice(StrEnum):
     local = "local"
     ray = "ray"
 
 
+ParserName = Annotated[
+    str,
+    typer.Option(
+        "--parser",
+        metavar="KIND:WHAT",
+        help="command:COMMAND reads a sentence per line and writes brackets or CoNLL-U; "
+        "pushdown:MODEL is a model's folder or name; link-grammar[:LANG]; spacy:PIPELINE; "
+        "stanza:LANG, or stanza:LANG/constituency.",
+    ),
+]
+Out = Annotated[Path, typer.Option(help="The folder to make.")]
+Cutting = Annotated[
+    CuttingChoice,
+    typer.Option(
+        "--words", help="Cut words as the Penn Treebank does, at spaces, or by the parser."
+    ),
+]
+Language = Annotated[
+    str, typer.Option(help="Code of the language; en, de, fr and es have word lists.")
+]
+ByRule = Annotated[
+    ConstituentsChoice,
+    typer.Option(
+        "--constituents",
+        help="How dependencies become constituents: in Penn's manner, or by heads.",
+    ),
+]
+MinWords = Annotated[int, typer.Option(min=1, help="Leave out shorter sentences.")]
+MaxWords = Annotated[int, typer.Option(min=1, help="Leave out longer sentences.")]
+MinConfidence = Annotated[
+    float,
+    typer.Option(
+        min=0, max=1, help="Keep trees whose constituents have this mean posterior (pushdown)."
+    ),
+]
+Beam = Annotated[int, typer.Option(min=1, help="Parses that search keeps (pushdown).")]
+Persistent = Annotated[
+    bool,
+    typer.Option("--persistent", help="The command answers each sentence at once, and stays."),
+]
+Timeout = Annotated[
+    float, typer.Option(min=0.1, help="Seconds of silence after which a command hangs.")
+]
+Errors = Annotated[OnError, typer.Option(help="What to do about a sentence that gets no tree.")]
+EngineName = Annotated[
+    EngineChoice, typer.Option("--engine", help="Processes of this machine, or Ray Data.")
+]
+Workers = Annotated[int, typer.Option(min=1, help="Parsers that work side by side.")]
+Address = Annotated[
+    str | None, typer.Option(help="Of a Ray cluster; by default Ray is started here.")
+]
+UnitSize = Annotated[
+    int, typer.Option(min=1, metavar="KB", help="Text between two points of resumption.")
+]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace a corpus of other text or options.")
+]
+
 EXAMPLES = """
 Examples:
 
-    pushdown corpus build speeches.txt --parser pushdown:runs/demo/seed0/demo/model
-    --min-confidence 0.9 --out parsed
+    pushdown corpus build speeches.txt --parser pushdown:english --min-confidence 0.9 --out parsed
 
     pushdown corpus build 'wiki/*.txt.gz' --parser 'command:python parse.py' --persistent
     --workers 8 --out parsed-wiki
@@ -65,15 +117,8 @@ def build(
             "hf:REPOSITORY:CONFIGURATION:SPLIT is a dataset on the Hub, streamed.",
         ),
     ],
-    parser: Annotated[
-        str,
-        typer.Option(
-            metavar="KIND:WHAT",
-            help="command:COMMAND reads a sentence per line and writes brackets or CoNLL-U; "
-            "pushdown:MODEL is a model's folder or name.",
-        ),
-    ],
-    out: Annotated[Path, typer.Option(help="The folder to make.")],
+    parser: ParserName,
+    out: Out,
     layout: Annotated[
         LayoutChoice,
         typer.Option(
@@ -81,50 +126,22 @@ def build(
             "WikiText's; auto tells the first two apart."
         ),
     ] = LayoutChoice.auto,
-    words: Annotated[
-        CuttingChoice,
-        typer.Option(help="Cut words as the Penn Treebank does, at spaces, or by the parser."),
-    ] = CuttingChoice.auto,
-    language: Annotated[
-        str, typer.Option(help="Code of the language; en, de, fr and es have word lists.")
-    ] = "en",
-    constituents: Annotated[
-        ConstituentsChoice,
-        typer.Option(help="How dependencies become constituents: Penn's manner, or by heads."),
-    ] = ConstituentsChoice.penn,
-    min_words: Annotated[int, typer.Option(min=1, help="Leave out shorter sentences.")] = 1,
-    max_words: Annotated[int, typer.Option(min=1, help="Leave out longer sentences.")] = 250,
-    min_confidence: Annotated[
-        float,
-        typer.Option(
-            min=0, max=1, help="Keep trees whose constituents have this mean posterior (pushdown)."
-        ),
-    ] = 0.0,
-    beam: Annotated[int, typer.Option(min=1, help="Parses that search keeps (pushdown).")] = 50,
-    persistent: Annotated[
-        bool,
-        typer.Option("--persistent", help="The command answers each sentence at once, and stays."),
-    ] = False,
-    timeout: Annotated[
-        float, typer.Option(min=0.1, help="Seconds of silence after which a command hangs.")
-    ] = 300.0,
-    errors: Annotated[
-        OnError, typer.Option(help="What to do about a sentence that gets no tree.")
-    ] = OnError.skip,
-    engine: Annotated[
-        EngineChoice, typer.Option(help="Processes of this machine, or Ray Data.")
-    ] = EngineChoice.local,
-    workers: Annotated[int, typer.Option(min=1, help="Parsers that work side by side.")] = 1,
-    address: Annotated[
-        str | None, typer.Option(help="Of a Ray cluster; by default Ray is started here.")
-    ] = None,
-    unit_size: Annotated[
-        int, typer.Option(min=1, metavar="KB", help="Text between two points of resumption.")
-    ] = 64,
+    words: Cutting = CuttingChoice.auto,
+    language: Language = "en",
+    constituents: ByRule = ConstituentsChoice.penn,
+    min_words: MinWords = 1,
+    max_words: MaxWords = 250,
+    min_confidence: MinConfidence = 0.0,
+    beam: Beam = 50,
+    persistent: Persistent = False,
+    timeout: Timeout = 300.0,
+    errors: Errors = OnError.skip,
+    engine: EngineName = EngineChoice.local,
+    workers: Workers = 1,
+    address: Address = None,
+    unit_size: UnitSize = 64,
     shard_size: Annotated[int, typer.Option(min=1, help="Trees of a file, about.")] = 10_000,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a corpus of other text or options.")
-    ] = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Split raw text into sentences, parse them, check the trees, and write them in shards.
 
@@ -163,6 +180,79 @@ def build(
         overwrite=overwrite,
     )
     _print_card(card)
+
+
+@app.command()
+def wikitrees(
+    parser: ParserName,
+    out: Out,
+    train: Annotated[
+        str | None, typer.Option(help="Text to use instead of WikiText-103's training split.")
+    ] = None,
+    valid: Annotated[str | None, typer.Option(help="Validation text, with --train.")] = None,
+    test: Annotated[str | None, typer.Option(help="Test text, with --train.")] = None,
+    layout: Annotated[
+        LayoutChoice, typer.Option(help="Of the text, as in `pushdown corpus build`.")
+    ] = LayoutChoice.wikitext,
+    tokenizer: Annotated[
+        str, typer.Option(help="As in `pushdown data build`; a folder for GPT-2's.")
+    ] = "bpe:32000",
+    window: Annotated[int, typer.Option(min=3, help="Tokens of a window.")] = 512,
+    min_confidence: MinConfidence = 0.0,
+    beam: Beam = 50,
+    persistent: Persistent = False,
+    timeout: Timeout = 300.0,
+    constituents: ByRule = ConstituentsChoice.penn,
+    engine: EngineName = EngineChoice.local,
+    workers: Workers = 1,
+    address: Address = None,
+    unit_size: UnitSize = 64,
+    overwrite: Overwrite = False,
+) -> None:
+    """Parse WikiText-103, streamed from the Hub, into a dataset of windows of 512 tokens.
+
+    It is what the recipes wikitrees-small and gpt2-medium train on. Interrupted, it resumes where
+    it left off.
+
+    pushdown corpus wikitrees --parser 'command:python parse.py' --persistent --workers 8
+    --tokenizer gpt2/ --out wikitrees
+
+    pushdown corpus wikitrees --parser link-grammar --train articles.txt --out wikitrees
+    """
+    from pushdown_lm.cli.data import print_card
+    from pushdown_lm.corpora.build import CorpusOptions
+    from pushdown_lm.corpora.parsers import ParserOptions
+    from pushdown_lm.corpora.wikitrees import TEXTS, build_wikitrees
+    from pushdown_lm.errors import PushdownError
+
+    given = {"train": train, "valid": valid, "test": test}
+    texts = {split: text for split, text in given.items() if text is not None}
+    if texts and train is None:
+        raise PushdownError("--valid, --test: expected them with --train")
+    options = CorpusOptions(
+        parser=parser,
+        parser_options=ParserOptions(
+            constituents=constituents.value,
+            timeout=timeout,
+            persistent=persistent,
+            beam=beam,
+            min_confidence=min_confidence,
+        ),
+        layout=layout.value,
+        unit_bytes=unit_size * 1000,
+    )
+    data = build_wikitrees(
+        out,
+        options,
+        texts=texts or TEXTS,
+        tokenizer=tokenizer,
+        window=window,
+        engine=engine.value,
+        workers=workers,
+        address=address,
+        overwrite=overwrite,
+    )
+    print_card(data.card)
 
 
 @app.command()

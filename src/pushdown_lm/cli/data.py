@@ -27,6 +27,16 @@ class OnError(StrEnum):
     skip = "skip"
 
 
+class ConstituentsChoice(StrEnum):
+    heads = "heads"
+    penn = "penn"
+
+
+class NonprojectiveChoice(StrEnum):
+    report = "report"
+    lift = "lift"
+
+
 class TreeFormat(StrEnum):
     auto = "auto"
     penn = "penn"
@@ -45,6 +55,8 @@ Examples:
     pushdown data build train.trees --valid valid.trees --labels --out data/labeled
 
     pushdown data build corpus.trees --tokenizer gpt2/ --window 512 --errors skip --out data/windows
+
+    pushdown data build 'ud/*.conllu' --constituents penn --nonprojective lift --out data/ud
 """
 
 
@@ -103,6 +115,16 @@ def build(
         typer.Option("--labels", help="Keep the labels too, for the recipes plm, plm-mask and tg."),
     ] = False,
     format: Annotated[TreeFormat, typer.Option(help="Format of the files.")] = TreeFormat.auto,
+    constituents: Annotated[
+        ConstituentsChoice,
+        typer.Option(help="How dependencies become constituents: by heads, or in Penn's manner."),
+    ] = ConstituentsChoice.heads,
+    nonprojective: Annotated[
+        NonprojectiveChoice, typer.Option(help="Whether crossing dependencies are errors.")
+    ] = NonprojectiveChoice.report,
+    language: Annotated[
+        str, typer.Option(help="Whose word lists help --constituents penn: en, de, fr or es.")
+    ] = "en",
     errors: Annotated[
         OnError, typer.Option(help="What to do about a tree that cannot be used.")
     ] = OnError.raise_,
@@ -128,6 +150,9 @@ def build(
         seed=seed,
         format=format.value,
         errors=errors.value,
+        constituents=constituents.value,
+        nonprojective=nonprojective.value,
+        language=language,
         labels=labels,
     )
     given = {"train": trees, "valid": valid, "test": test}
@@ -135,7 +160,7 @@ def build(
     if trees == ["-"]:
         sources["train"] = _standard_input(options)
     data = build_data(sources, out, options, processes=processes, overwrite=overwrite)
-    _print_card(data.card)
+    print_card(data.card)
 
 
 def _standard_input(options: DataOptions) -> list[Tree]:
@@ -147,15 +172,17 @@ def _standard_input(options: DataOptions) -> list[Tree]:
         text = sys.stdin.buffer.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"<stdin>: expected UTF-8, {error}") from None
-    return list(
-        parse_trees(
-            text,
-            format=options.format,
-            labels=options.labels,
-            errors=options.errors,
-            source="<stdin>",
-        )
+    trees = parse_trees(
+        text,
+        format=options.format,
+        labels=options.labels,
+        errors=options.errors,
+        constituents=options.constituents,
+        nonprojective=options.nonprojective,
+        language=options.language,
+        source="<stdin>",
     )
+    return list(trees)
 
 
 @app.command()
@@ -175,7 +202,7 @@ def show(
     if json:
         typer.echo(json_module.dumps(data.card, indent=2, ensure_ascii=False))
     else:
-        _print_card(data.card)
+        print_card(data.card)
 
 
 def parse_shares(text: str) -> tuple[float, float, float]:
@@ -204,7 +231,7 @@ COUNTS = {
 }
 
 
-def _print_card(card: dict[str, Any]) -> None:
+def print_card(card: dict[str, Any]) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table

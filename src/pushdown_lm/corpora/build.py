@@ -23,13 +23,13 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any, Literal
 
 from pushdown_lm.console import progress
-from pushdown_lm.corpora.engines import Engine, run_units
+from pushdown_lm.corpora.engines import Engine, Results, run_units
 from pushdown_lm.corpora.parsers import ParserOptions, open_parser
 from pushdown_lm.corpora.parsing_units import UnitOptions, UnitResult
 from pushdown_lm.corpora.raw_text import Cutting, Layout, Source, Unit, expand_names, open_sources
@@ -130,11 +130,12 @@ def build_corpus(
         raise FolderError(f"{folder}: expected a new or empty folder, found other files in it")
     partial = folder.with_name(f"{folder.name}.partial")
     unit_options = options.unit_options()
-    parser = open_parser(options.parser, options.parser_options)
-    description = parser.describe()
-    parser.close()
     names = expand_names([os.fspath(text) for text in texts])
-    with _work_folder(partial):
+    with (
+        closing(open_parser(options.parser, options.parser_options)) as parser,
+        _work_folder(partial),
+    ):
+        description = parser.describe()
         if overwrite:
             _empty(partial)
         sources = open_sources(names, options.layout, partial)
@@ -152,7 +153,8 @@ def build_corpus(
             return finished
         plan.start()
         _reject_empty(sources, options)
-        _parse(plan, unit_options, options, engine, workers, address)
+        results = run_units(plan.pending(), unit_options, parser, engine, workers, address)
+        _parse(plan, results, options)
         card = _join(plan, sources, options, unit_options, description, folder)
         _empty(partial)
     return card
@@ -279,15 +281,8 @@ def _reject_empty(sources: Iterable[Source], options: CorpusOptions) -> None:
             print(f"pushdown: {message}", file=sys.stderr)
 
 
-def _parse(
-    plan: Plan,
-    unit_options: UnitOptions,
-    options: CorpusOptions,
-    engine: Engine,
-    workers: int,
-    address: str | None,
-) -> None:
-    """Parse all units that are not done, and write the result of each as soon as it is there."""
+def _parse(plan: Plan, results: Results, options: CorpusOptions) -> None:
+    """Write the result of each unit that is not done as soon as it is there."""
     sizes = {"bytes": 0, "units": 0}
     for unit in plan.pending():
         sizes["bytes"] += unit.size
@@ -299,7 +294,6 @@ def _parse(
         return
     sentences = rejected = 0
     with progress("Parsing", sizes["bytes"] / 1000, "kB") as advance:
-        results = run_units(plan.pending(), unit_options, engine, workers, address)
         for unit, result in results:
             for rejection in result.rejected:
                 message = f"{unit.source}:{rejection.line}: {rejection.reason}: {rejection.detail}"

@@ -1,6 +1,6 @@
 """Who parses the units: this process, several, or Ray. Results come with their units.
 
-Each worker opens a parser of its own once. Units are handed out as they are asked for, so no more
+Units are handed out as they are asked for, so no more
 than a few of them are in memory.
 """
 
@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing
 from itertools import islice
 from typing import Literal
 
@@ -25,22 +24,26 @@ Results = Iterator[tuple[Unit, UnitResult]]
 
 
 def run_units(
-    units: Iterator[Unit], options: UnitOptions, engine: Engine, workers: int, address: str | None
+    units: Iterator[Unit],
+    options: UnitOptions,
+    parser: Parser,
+    engine: Engine,
+    workers: int,
+    address: str | None,
 ) -> Results:
-    """The result of each unit; in any order where there are several workers."""
+    """The result of each unit; in any order where there are several workers.
+
+    `parser` serves this process; other workers open parsers of their own.
+    """
     if workers < 1:
         raise PushdownError(f"workers: expected at least 1, got {workers}")
     if engine == "ray":
         from pushdown_lm.corpora.ray_engine import run_with_ray
 
         return run_with_ray(units, options, workers, address)
-    return _run_here(units, options) if workers == 1 else _run_processes(units, options, workers)
-
-
-def _run_here(units: Iterator[Unit], options: UnitOptions) -> Results:
-    with closing(open_parser(options.parser, options.parser_options)) as parser:
-        for unit in units:
-            yield unit, parse_unit(unit, parser, options)
+    if workers > 1:
+        return _run_processes(units, options, workers)
+    return ((unit, parse_unit(unit, parser, options)) for unit in units)
 
 
 _parser: Parser | None = None

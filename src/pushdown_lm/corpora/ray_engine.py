@@ -1,12 +1,14 @@
 """Ray Data as the engine: the units as a dataset, the parsers as a pool of actors.
 
 An actor reads a unit from the text file by itself, so on a cluster the text must be readable under
-the same path on every machine. Results come back to this process, which writes each unit once; a unit
-whose actor dies is handed out again by Ray.
+the same path on every machine. Results come back to this process, which writes each unit once; a
+unit whose actor dies is handed out again by Ray.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import islice
@@ -18,7 +20,7 @@ from pushdown_lm.corpora.raw_text import Unit
 from pushdown_lm.errors import PushdownError
 
 UNITS_PER_ROUND = 10_000
-"""Units that Ray gets to know of at once, so that memory is bounded whatever the size of the text."""
+"""Units that Ray gets to know of at once: memory is bounded, whatever the size of the text."""
 
 
 class UnitActor:
@@ -39,6 +41,8 @@ def run_with_ray(
     units: Iterator[Unit], options: UnitOptions, workers: int, address: str | None
 ) -> Iterator[tuple[Unit, UnitResult]]:
     """The result of each unit, in the order in which they are finished."""
+    if address is None:  # read when Ray is imported: listen on this machine only
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     try:
         import ray
         from ray.data import ActorPoolStrategy, DataContext
@@ -52,7 +56,9 @@ def run_with_ray(
     try:
         context = DataContext.get_current()
         context.enable_progress_bars = False
+        context.print_on_execution_start = False
         context.execution_options.preserve_order = False
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
         while chosen := {unit.number: unit for unit in islice(units, UNITS_PER_ROUND)}:
             rows = ray.data.from_items(
                 [asdict(unit) for unit in chosen.values()], override_num_blocks=len(chosen)
@@ -62,7 +68,7 @@ def run_with_ray(
                 fn_constructor_args=(options,),
                 compute=ActorPoolStrategy(size=min(workers, len(chosen))),
             )
-            for row in parsed.iter_rows(prefetch_batches=0):
+            for row in parsed.iter_rows():
                 yield chosen.pop(row["number"]), UnitResult.loads(row["result"])
             assert not chosen, f"Ray left out {sorted(chosen)}"
     except ray.exceptions.RayError as error:

@@ -57,7 +57,7 @@ from pushdown_lm.data.tokenization import (
     vocabulary_size,
 )
 from pushdown_lm.files import write_json
-from pushdown_lm.trees import Errors, Format, Tree, read_trees
+from pushdown_lm.trees import Constituents, Errors, Format, Nonprojective, Tree, read_trees
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -97,6 +97,12 @@ class DataOptions:
     """Format of the files, as in `trees.read_trees`."""
     errors: Errors = "raise"
     """What to do about a tree that cannot be used: raise an error, or skip and count it."""
+    constituents: Constituents = "heads"
+    """The rule that turns the dependencies of CoNLL-U into constituents."""
+    nonprojective: Nonprojective = "report"
+    """Whether crossing dependencies are errors, or are lifted."""
+    language: str = "en"
+    """Code of the language whose word lists help the rule `penn`."""
     labels: bool = False
     """Whether labeled trees are kept too, for models that read them
     (:mod:`pushdown_lm.data.bracketing`); trees without labels have the label X."""
@@ -197,6 +203,9 @@ class _Source:
             labels=options.labels,
             errors=options.errors,
             counts=self.skipped,
+            constituents=options.constituents,
+            nonprojective=options.nonprojective,
+            language=options.language,
         )
 
     def splits(self, options: DataOptions, number: int) -> Iterator[str]:
@@ -258,8 +267,9 @@ def _build_key(
 ) -> str:
     """SHA-256 of all that the content follows from; without a rule, as before there were any."""
     described = asdict(options)
-    if not options.labels:
-        del described["labels"]
+    for name in ("labels", "constituents", "nonprojective", "language"):  # younger than the key
+        if described[name] == getattr(DataOptions, name):
+            del described[name]
     if given is not None:
         described["tokenizer"] = given.backend_tokenizer.to_str()
     contents = [(source.split, source.sha256) for source in corpus]

@@ -125,11 +125,13 @@ def read_conllu(
     *,
     nonprojective: Nonprojective = "report",
     constituents: Constituents = "heads",
+    language: str | None = "en",
 ) -> Iterator[Tree | TreeError]:
     """The sentences of CoNLL-U lines as trees; an error stands for a bad sentence.
 
     The words are the syntactic words: of a multiword token (`3-4 don't`), the words 3 and 4.
-    Empty nodes (`8.1`) are left out. Crossing arcs are an error, or are lifted.
+    Empty nodes (`8.1`) are left out. Crossing arcs are an error, or are lifted. The word lists of
+    a language help the rule ``penn``.
     """
     sentence: list[tuple[int, str]] = []
     for number, line in enumerate(chain(lines, [""]), 1):
@@ -137,7 +139,7 @@ def read_conllu(
             sentence.append((number, line.rstrip("\r\n")))
         elif sentence:
             try:
-                tree = _sentence_to_tree(sentence, source, nonprojective, constituents)
+                tree = _sentence_to_tree(sentence, source, nonprojective, constituents, language)
                 if tree.words:
                     yield tree
             except TreeError as error:
@@ -150,6 +152,7 @@ def _sentence_to_tree(
     source: str,
     nonprojective: Nonprojective,
     constituents: Constituents,
+    language: str | None,
 ) -> Tree:
     rows = [
         (number, line.split("\t"))
@@ -185,5 +188,5 @@ def _sentence_to_tree(
         heads = lift(heads)
     if constituents == "penn":
         kinds, relations = ([fields[at] for _, fields in rows] for at in (_KIND, _RELATION))
-        return penn_constituents(words, kinds, heads, relations)
+        return penn_constituents(words, kinds, heads, relations, language)
     return dependencies_to_tree(words, heads)

@@ -5,7 +5,7 @@
     det(book, a) obj(reads, book) ...
 
 The rules read relations and coarse parts of speech only, so they serve any language; a few word
-lists (:class:`Words`) tell relative pronouns and negations apart where features do not.
+lists (:mod:`pushdown_lm.trees.word_lists`) tell relative pronouns and negations apart.
 
 - A noun with what stands before it is a base NP. What follows it is adjoined, all at one level:
   (NP (NP the cat) (PP on the mat) (SBAR that sleeps)).
@@ -41,6 +41,7 @@ from pushdown_lm.trees.nodes import (
 )
 from pushdown_lm.trees.punctuation import insert_punctuation
 from pushdown_lm.trees.tree import Tree
+from pushdown_lm.trees.word_lists import word_lists
 
 SUBJECTS = frozenset({"nsubj", "csubj", "expl"})
 CHAIN = frozenset({"aux", "cop"})
@@ -53,24 +54,6 @@ NOMINAL = frozenset({"NOUN", "PROPN", "PRON", "NUM", "SYM", "X", "DET"})
 WITHIN_WORD = frozenset({"fixed", "flat", "goeswith"})
 OUTSIDE = frozenset({"parataxis", "vocative", "discourse", "dislocated", "reparandum"})
 """What follows a verb without belonging to its VP."""
-
-
-@dataclass(frozen=True)
-class Words:
-    """Words of one language that the rules ask for, in lower case."""
-
-    relative: frozenset[str] = frozenset()
-    """Pronouns and adverbs that open a relative clause or a question."""
-    negation: frozenset[str] = frozenset()
-
-
-ENGLISH = Words(
-    relative=frozenset(
-        {"who", "whom", "whose", "which", "what", "that", "where", "when", "why", "how"}
-        | {"whoever", "whatever", "whichever", "wherever", "however", "whether"}
-    ),
-    negation=frozenset({"not", "n't", "n’t", "never"}),
-)
 
 
 @dataclass(slots=True)
@@ -97,7 +80,7 @@ def penn_constituents(
     parts_of_speech: Sequence[str],
     heads: Sequence[int],
     relations: Sequence[str],
-    lists: Words = ENGLISH,
+    language: str | None = "en",
 ) -> Tree:
     """The labeled n-ary tree of a projective dependency tree.
 
@@ -105,6 +88,7 @@ def penn_constituents(
         parts_of_speech: universal ones, such as NOUN.
         heads: of each word its head's number, from 1, and 0 for the root.
         relations: universal ones, with subtypes or without.
+        language: the code of a language whose word lists help.
 
     >>> tree = penn_constituents(
     ...     ["She", "reads", "a", "book", "."],
@@ -115,7 +99,7 @@ def penn_constituents(
     >>> tree.spans, tree.labels
     (((2, 4), (1, 4), (0, 5)), ('NP', 'VP', 'S'))
     """
-    return _Sentence(words, parts_of_speech, heads, relations, lists).tree()
+    return _Sentence(words, parts_of_speech, heads, relations, language).tree()
 
 
 class _Sentence:
@@ -127,9 +111,9 @@ class _Sentence:
         parts_of_speech: Sequence[str],
         heads: Sequence[int],
         relations: Sequence[str],
-        lists: Words,
+        language: str | None,
     ) -> None:
-        self.words, self.lists = words, lists
+        self.words, self.lists = words, word_lists(language)
         self.heads = [0, *heads]
         self.kinds = ["", *parts_of_speech]
         self.full_relations = ["", *relations]

@@ -67,6 +67,7 @@ def _read_lines(
     counts: Counter[str] | None,
     nonprojective: Nonprojective,
     constituents: Constituents,
+    language: str | None,
 ) -> Iterator[Tree]:
     if format not in get_args(Format):
         raise PushdownError(f"expected a format of {get_args(Format)}, found {format!r}")
@@ -77,7 +78,13 @@ def _read_lines(
         format = _detect_format(head, source)
     items: Iterable[Tree | TreeError]
     if format == "conllu":
-        items = read_conllu(lines, source, nonprojective=nonprojective, constituents=constituents)
+        items = read_conllu(
+            lines,
+            source,
+            nonprojective=nonprojective,
+            constituents=constituents,
+            language=language,
+        )
     elif format == "snli":
         items = _read_snli(lines, source, labels)
     else:
@@ -123,6 +130,7 @@ def read_trees(
     counts: Counter[str] | None = None,
     nonprojective: Nonprojective = "report",
     constituents: Constituents = "heads",
+    language: str | None = "en",
 ) -> Iterator[Tree]:
     """Stream the trees of one or several files; `.gz` is unpacked.
 
@@ -141,10 +149,11 @@ def read_trees(
         projective ("lift").
     constituents: the rule that turns dependencies into constituents: "heads" or "penn", as
         :mod:`pushdown_lm.trees.conllu` describes them.
+    language: code of the language whose word lists help "penn".
     """
     if isinstance(paths, str | os.PathLike):
         paths = [paths]
-    options = format, labels, errors, counts, nonprojective, constituents
+    options = format, labels, errors, counts, nonprojective, constituents, language
     return chain.from_iterable(
         _read_lines(_file_lines(os.fspath(path)), os.fspath(path), *options) for path in paths
     )
@@ -159,11 +168,13 @@ def parse_trees(
     counts: Counter[str] | None = None,
     nonprojective: Nonprojective = "report",
     constituents: Constituents = "heads",
+    language: str | None = "en",
     source: str = "<text>",
 ) -> Iterator[Tree]:
     """The trees of a string; the arguments are those of `read_trees`."""
     lines = io.StringIO(text.removeprefix("\ufeff"), newline=None)
-    return _read_lines(lines, source, format, labels, errors, counts, nonprojective, constituents)
+    options = format, labels, errors, counts, nonprojective, constituents, language
+    return _read_lines(lines, source, *options)
 
 
 def parse_tree(text: str, *, format: Format = "auto", labels: bool = False) -> Tree:

@@ -41,24 +41,41 @@ FAILURES_IN_A_ROW = 8
 _QUOTES = {"``": '"', "''": '"', "`": "'", "‘": "'", "’": "'", "“": '"', "”": '"'}
 
 
-class CommandParser:
-    """Runs a command, split into its arguments as a shell would do."""
+def split_command(command: str) -> list[str]:
+    """The arguments of a command, as a shell would see them."""
+    try:
+        arguments = shlex.split(command)
+    except ValueError as error:
+        raise ParserError(f"command: {error}: {command!r}") from None
+    if not arguments:
+        raise ParserError("command: expected command:COMMAND, got no command")
+    if shutil.which(arguments[0]) is None:
+        raise ParserError(f"command: no such program: {arguments[0]}")
+    return arguments
 
-    def __init__(self, command: str, options: ParserOptions) -> None:
-        try:
-            self.arguments = shlex.split(command)
-        except ValueError as error:
-            raise ParserError(f"command: {error}: {command!r}") from None
-        if not self.arguments:
-            raise ParserError("command: expected command:COMMAND, got no command")
-        if shutil.which(self.arguments[0]) is None:
-            raise ParserError(f"command: no such program: {self.arguments[0]}")
-        self.options = options
+
+class CommandParser:
+    """Runs a program; what it is asked and how its output is read can be overridden."""
+
+    def __init__(self, arguments: Sequence[str], options: ParserOptions) -> None:
+        self.arguments, self.options = list(arguments), options
         self._running: Conversation | None = None
         self._failures = 0
 
     def describe(self) -> dict[str, Any]:
         return {"command": self.arguments, "constituents": self.options.constituents}
+
+    def question(self, sentence: Sentence) -> str:
+        """The line, or lines, that a sentence is sent as."""
+        return " ".join(sentence.words) or sentence.text
+
+    def cut(self, lines: Iterator[str]) -> Iterator[str]:
+        """The program's output, cut into one text for each sentence."""
+        return cut_answers(lines)
+
+    def read(self, sentence: Sentence, answer: str) -> Answer:
+        """The tree in such a text."""
+        return read_answer(answer, self.options)
 
     def close(self) -> None:
         if self._running is not None:
@@ -108,16 +125,18 @@ class CommandParser:
         running = self._running
         if running is None or not running.is_ready():
             self.close()
-            running = Conversation(self.arguments)
+            running = Conversation(self.arguments, self.cut)
         self._running = running if self.options.persistent else None
-        lines = [" ".join(sentence.words) or sentence.text for sentence in sentences]
-        texts, problem = running.ask(lines, self.options.timeout, stays=self.options.persistent)
+        questions = [self.question(sentence) for sentence in sentences]
+        texts, problem = running.ask(questions, self.options.timeout, stays=self.options.persistent)
         if problem or not self.options.persistent:
             running.kill()
             self._running = None
-        answers = [read_answer(text, self.options) for text in texts]
-        if problem is None and len(answers) != len(sentences):
-            detail = f"{len(answers)} answers to {len(sentences)} sentences"
+        answers = [
+            self.read(sentence, text) for sentence, text in zip(sentences, texts, strict=False)
+        ]
+        if problem is None and len(texts) != len(sentences):
+            detail = f"{len(texts)} answers to {len(sentences)} sentences"
             problem = Refusal("wrong number of answers", detail)
         return answers, problem
 
@@ -141,7 +160,7 @@ class Conversation:
     """A running program, its answers as they come, and the end of what it writes to stderr."""
 
     def __init__(
-        self, arguments: Sequence[str], cut: Callable[[Iterator[str]], Iterator[str]] | None = None
+        self, arguments: Sequence[str], cut: Callable[[Iterator[str]], Iterator[str]]
     ) -> None:
         self.errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self.process = subprocess.Popen(
@@ -152,7 +171,7 @@ class Conversation:
             start_new_session=True,
         )
         self._answers: queue.Queue[str | None] = queue.Queue()
-        self._cut = cut or cut_answers
+        self._cut = cut
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -164,28 +183,28 @@ class Conversation:
                 self._answers.put(answer)
         self._answers.put(None)
 
-    def _write(self, lines: Sequence[str], stays: bool) -> None:
+    def _write(self, questions: Sequence[str], stays: bool) -> None:
         assert self.process.stdin is not None
         with contextlib.suppress(OSError, ValueError):  # it died, or was killed
-            self.process.stdin.write("".join(f"{line}\n" for line in lines).encode())
+            self.process.stdin.write("".join(f"{text}\n" for text in questions).encode())
             self.process.stdin.flush()
             if not stays:
                 self.process.stdin.close()
 
     def ask(
-        self, lines: Sequence[str], timeout: float, *, stays: bool
+        self, questions: Sequence[str], timeout: float, *, stays: bool
     ) -> tuple[list[str], Refusal | None]:
-        """Its answers to these lines, and what went wrong."""
-        threading.Thread(target=self._write, args=(lines, stays), daemon=True).start()
+        """Its answers to these questions, and what went wrong."""
+        threading.Thread(target=self._write, args=(questions, stays), daemon=True).start()
         answers: list[str] = []
-        while not (stays and len(answers) == len(lines)):
+        while not (stays and len(answers) == len(questions)):
             try:
                 answer = self._answers.get(timeout=timeout)
             except queue.Empty:
                 return answers, Refusal("parser hung", f"no answer for {timeout:g} seconds")
             if answer is None:
                 code = self._exit_code()
-                if len(answers) < len(lines) and (code or stays):
+                if len(answers) < len(questions) and (code or stays):
                     return answers, Refusal("parser died", self._last_words(code))
                 break
             answers.append(answer)

@@ -8,9 +8,27 @@ from pushdown_lm.corpora.parsers.protocol import Parser, ParserError, ParserOpti
 
 
 def _command(argument: str, options: ParserOptions) -> Parser:
-    from pushdown_lm.corpora.parsers.command import CommandParser
+    from pushdown_lm.corpora.parsers.command import CommandParser, split_command
 
-    return CommandParser(argument, options)
+    return CommandParser(split_command(argument), options)
+
+
+def _link_grammar(argument: str, options: ParserOptions) -> Parser:
+    from pushdown_lm.corpora.parsers.link_grammar import LinkGrammarParser
+
+    return LinkGrammarParser(argument or "en", options)
+
+
+def _spacy(argument: str, options: ParserOptions) -> Parser:
+    from pushdown_lm.corpora.parsers.pipelines import SpacyParser
+
+    return SpacyParser(argument, options)
+
+
+def _stanza(argument: str, options: ParserOptions) -> Parser:
+    from pushdown_lm.corpora.parsers.pipelines import StanzaParser
+
+    return StanzaParser(argument, options)
 
 
 def _pushdown(argument: str, options: ParserOptions) -> Parser:
@@ -22,6 +40,9 @@ def _pushdown(argument: str, options: ParserOptions) -> Parser:
 PARSERS: dict[str, Callable[[str, ParserOptions], Parser]] = {
     "command": _command,
     "pushdown": _pushdown,
+    "link-grammar": _link_grammar,
+    "spacy": _spacy,
+    "stanza": _stanza,
 }
 """What opens the parsers of each kind, given what follows the kind's name and a colon."""
 

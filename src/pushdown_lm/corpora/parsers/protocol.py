@@ -72,6 +72,7 @@ def read_answer(text: str, options: ParserOptions) -> Answer:
                 labels=True,
                 constituents=options.constituents,
                 nonprojective="lift",
+                language=options.language,
                 source="answer",
             )
         )
