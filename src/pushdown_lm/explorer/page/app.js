@@ -57,10 +57,10 @@ function draw(place, svg) {
 
 const bits = (value) => `${value.toFixed(1)} bits`;
 
-/** A probability; small ones keep one digit: 64.3%, 0.002%, 0%. */
+/** A probability: 64.3%, 0.002%. */
 function percent(value) {
-  if (value >= 0.0005) return `${(100 * value).toFixed(1)}%`;
-  return value < 1e-8 ? "0%" : `${(100 * value).toFixed(1 - Math.floor(Math.log10(100 * value)) - 1)}%`;
+  if (value < 1e-5) return "<0.001%";
+  return `${(100 * value).toFixed(value < 0.0005 ? 3 : 1)}%`;
 }
 
 /** A row with a probability, a bar and a text. */
