@@ -43,6 +43,7 @@ ORDER = (
     "english",
     *(f"{name}{kind}" for name in ("gpt2-medium", "smollm2") for kind in ("-base", "-multitask")),
     *("gpt2-medium", "smollm2-paper", "smollm2"),
+    *("code-base", "code"),
 )
 """Of the models in the table."""
 RUN_PARTS = ("recipe", "training", "curve", "before")
