@@ -208,7 +208,7 @@ def code(
     units: Annotated[
         int, typer.Option(min=1, help="Units of each test set, for perplexity and parsing.")
     ] = 150,
-    items: Annotated[int, typer.Option(min=1, help="Closing words of each kind and nesting.")] = 60,
+    items: Annotated[int, typer.Option(min=1, help="Closing words of each kind and nesting.")] = 40,
     beam: Beam = 8,
     threshold: Threshold = 5.0,
     overrides: Overrides = None,

@@ -20,6 +20,7 @@ white space.
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterator
 from importlib import import_module
@@ -79,7 +80,10 @@ def load_language(name: str) -> Language:
         ) from None
     for function in ("language", f"language_{name}"):
         if hasattr(module, function):
-            return Language(getattr(module, function)())
+            try:
+                return Language(getattr(module, function)())
+            except ValueError as error:  # a grammar of another time
+                raise CodeError(f"language {name!r}: {package} and tree-sitter: {error}") from None
     raise CodeError(f"language {name!r}: expected {module_name} to have a function `language`")
 
 
@@ -106,10 +110,11 @@ class CodeReader:
 
         A file that is not UTF-8, or not of the language, is a :class:`TreeError` that says where.
         """
+        source = source.removeprefix(codecs.BOM_UTF8)
         try:
-            text = source.decode("utf-8-sig")
+            text = source.decode()
         except UnicodeDecodeError as error:
-            before = source[: error.start].decode("utf-8-sig")
+            before = source[: error.start].decode()
             found = f"byte 0x{source[error.start]:02x}"
             raise TreeError.at(
                 name, before, len(before), "UTF-8", found, reason="not UTF-8"

@@ -59,13 +59,14 @@ class Parts:
         start = end = 0
         while waiting:
             span = waiting.pop()
-            is_long = span is not None and span[1] - span[0] > max_words
             if start < end and (span is None or span[1] - start > max_words):
                 yield start, end
                 start = end
-            if is_long:
+            if span is None:
+                continue
+            if span[1] - span[0] > max_words:
                 waiting += [None, *reversed(self._children[span])]
-            elif span is not None:
+            else:
                 end = span[1]
         if start < end:
             yield start, end

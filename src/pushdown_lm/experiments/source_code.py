@@ -71,9 +71,9 @@ class CodeExperiment:
     """Entries of the BPE."""
     max_length: int = 384
     """Longer units, in tokens, are left out of training."""
-    units: int = 150
+    units: int = 100
     """Of each set, for perplexity and parsing."""
-    items: int = 60
+    items: int = 40
     """Closing words of each kind and nesting, of all units of both sets."""
     beam: int = 8
     threshold: float = 5.0
