@@ -207,7 +207,7 @@ def code(
     ] = 4,
     units: Annotated[
         int, typer.Option(min=1, help="Units of each test set, for perplexity and parsing.")
-    ] = 150,
+    ] = 100,
     items: Annotated[int, typer.Option(min=1, help="Closing words of each kind and nesting.")] = 40,
     beam: Beam = 8,
     threshold: Threshold = 5.0,

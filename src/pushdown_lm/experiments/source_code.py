@@ -85,12 +85,16 @@ class CodeExperiment:
         """What the test of closing words depends on, besides the model and the trees."""
         return {name: getattr(self, name) for name in ("items", "beam", "threshold")}
 
+    def sample(self, runs: Path, name: str) -> Path:
+        """The units of a set that perplexity and parsing are tested with."""
+        return runs / "samples" / f"{name}-{self.units}.trees"
+
     def english(self, runs: Path) -> EnglishOptions:
         """The same as the options of sentence-level models."""
         return EnglishOptions(
             data=str(runs / "data"),
             tests=TestData(
-                trees={name: str(_sample(runs, name)) for name in SETS},
+                trees={name: str(self.sample(runs, name)) for name in SETS},
                 beam=self.beam,
                 threshold=self.threshold,
             ),
@@ -111,7 +115,7 @@ def prepare(runs: Path, options: CodeExperiment) -> Data:
     for name in SETS:
         units = list(read_trees(trees / f"{name}.trees"))
         step = max(1, len(units) // options.units)
-        with atomic_write(_sample(runs, name)) as file:
+        with atomic_write(options.sample(runs, name)) as file:
             file.writelines(f"{to_brackets(unit)}\n" for unit in units[::step][: options.units])
     return build_data(
         {"train": trees / "train.trees", "valid": trees / "valid.trees"},
@@ -123,10 +127,6 @@ def prepare(runs: Path, options: CodeExperiment) -> Data:
             errors="skip",
         ),
     )
-
-
-def _sample(runs: Path, name: str) -> Path:
-    return runs / "samples" / f"{name}.trees"
 
 
 def reproduce_code(
