@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from pushdown_lm.evals.closing import KINDS
 from pushdown_lm.evals.dyck import wilson_interval
+from pushdown_lm.experiments import plots
 from pushdown_lm.experiments.english import comparison_rows
 from pushdown_lm.experiments.experiment import how_made, markdown_table
 from pushdown_lm.experiments.sentence_tests import Report
@@ -129,23 +130,11 @@ def closing_plot(results: Report) -> Figure:
         deepest = trained
         for model, parse, title in _columns(results):
             counts = _counts(results, model, parse, kind, "is_likeliest")
-            depths = sorted(counts)
-            deepest = max(deepest, *depths)
-            bounds = [wilson_interval(*counts[depth]) for depth in depths]
-            (line,) = axes.plot(
-                depths,
-                [100 * counts[depth][0] / counts[depth][1] for depth in depths],
-                marker=".",
-                linestyle="-" if parse == "own" else "--",
-                label=title,
-            )
-            axes.fill_between(
-                depths,
-                [100 * low for low, _ in bounds],
-                [100 * high for _, high in bounds],
-                color=line.get_color(),
-                alpha=0.12,
-            )
+            if counts:
+                points = [(depth, *counts[depth]) for depth in sorted(counts)]
+                style = "-" if parse == "own" else "--"
+                plots.shares(axes, points, label=title, linestyle=style)
+                deepest = max(deepest, *counts)
         axes.axvspan(trained + 0.5, deepest + 0.5, alpha=0.1, color="grey")
         axes.set_xlim(0.5, deepest + 0.5)
         axes.set_xlabel(f"nesting of the closed {kind} (shaded: deeper than in training)")

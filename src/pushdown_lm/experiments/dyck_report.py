@@ -9,6 +9,7 @@ from statistics import mean
 from typing import Any
 
 from pushdown_lm.evals.dyck import wilson_interval
+from pushdown_lm.experiments import plots
 from pushdown_lm.experiments.experiment import how_made, markdown_table
 from pushdown_lm.files import atomic_write
 
@@ -185,24 +186,8 @@ def write_plot(path: Path, results: Results) -> None:
     figure = Figure(figsize=(11, 4.2), layout="constrained")
     for axes, kind in zip(figure.subplots(1, 2, sharey=True), BINS, strict=True):
         for name, model in results["models"].items():
-            points = curve(results, name, kind)
-            if not points:
-                continue
-            middles = [middle for middle, _, _ in points]
-            bounds = [wilson_interval(right, items) for _, right, items in points]
-            (line,) = axes.plot(
-                middles,
-                [100 * right / items for _, right, items in points],
-                marker=".",
-                label=model["title"],
-            )
-            axes.fill_between(
-                middles,
-                [100 * low for low, _ in bounds],
-                [100 * high for _, high in bounds],
-                color=line.get_color(),
-                alpha=0.15,
-            )
+            if points := curve(results, name, kind):
+                plots.shares(axes, points, label=model["title"])
         axes.axhline(5, linestyle=":", color="grey")
         axes.set_xscale("log")
         axes.set_xticks(TICKS[kind], [str(tick) for tick in TICKS[kind]])

@@ -7,6 +7,8 @@ from typing import IO, Any
 
 from matplotlib.figure import Figure
 
+from pushdown_lm.evals.dyck import wilson_interval
+
 
 def accuracy_by_depth(
     file: IO[bytes],
@@ -25,6 +27,22 @@ def accuracy_by_depth(
     axes.set_ylabel("accuracy, %")
     axes.legend()
     figure.savefig(file, format="png", dpi=150)
+
+
+def shares(axes: Any, points: Sequence[tuple[float, int, int]], **style: Any) -> None:
+    """A curve of accuracies with 95% intervals: places, right answers and answers."""
+    places = [place for place, _, _ in points]
+    accuracies = [100 * right / items for _, right, items in points]
+    bounds = [wilson_interval(right, items) for _, right, items in points]
+    (line,) = axes.plot(places, accuracies, marker=".", **style)
+    lowest, highest = zip(*bounds, strict=True)
+    axes.fill_between(
+        places,
+        [100 * low for low in lowest],
+        [100 * high for high in highest],
+        color=line.get_color(),
+        alpha=0.15,
+    )
 
 
 def surprisals(file: IO[bytes], words: Sequence[tuple[str, float]]) -> None:
