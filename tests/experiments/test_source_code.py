@@ -79,9 +79,12 @@ def test_report(finished: Path) -> None:
     table = comparison(found)
     assert TABLES["code"](found) == table
     assert "token perplexity given the gold parse, deep" in table
-    assert (
-        "closing brackets, nesting over 2: the closing word is the most probable token, %" in table
-    )
+    assert "closing brackets, nesting over 2: the most probable token, %" in table
+    brackets = found["seeds"]["0"]["pushdown"]["closing"]["own"]["brackets"]
+    rows = [row for depth, row in brackets.items() if int(depth) > 2]
+    bits = sum(row["surprisal"] * row["items"] for row in rows) / sum(row["items"] for row in rows)
+    line = next(line for line in table.splitlines() if "brackets, nesting over 2: surp" in line)
+    assert line.endswith(f"| {bits:.2f} |")
     text = (finished / "out" / "table.md").read_text()
     assert text == markdown(found)
     assert "Pushdown-LM, gold parse" in text

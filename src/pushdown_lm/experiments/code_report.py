@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -18,9 +19,11 @@ from pushdown_lm.files import atomic_write, write_json
 PARSES = {"own": "", "gold": ", gold parse"}
 """Whose parse of the prefix, and what its column is called."""
 MEASURES = {
-    "is_likeliest": "the closing word is the most probable token",
-    "closes_right": "the right one of the four closing words is the most probable",
+    "is_likeliest": "the most probable token, %",
+    "closes_right": "the most probable of the four closing words, %",
+    "surprisal": "surprisal, bits",
 }
+"""What is said of the words that close."""
 
 
 def write_report(out: Path, results: Report) -> None:
@@ -37,17 +40,17 @@ def comparison(results: Report) -> str:
     """The models beside each other, with closing words as deep as in training, and deeper."""
     trained = results["options"]["corpus"]["max_nesting"]
     rows = comparison_rows(results)
-    for measure, title in MEASURES.items():
-        for kind in KINDS:
+    for kind in KINDS:
+        for measure, title in MEASURES.items():
             for is_deep in (False, True):
-                where = f"nesting {'over' if is_deep else 'up to'} {trained}"
                 cells = []
                 for model in results["titles"]:
-                    found = _counts(results, model, "own", kind, measure)
+                    found = _answers(results, model, "own", kind)
                     chosen = [found[depth] for depth in found if (depth > trained) == is_deep]
-                    cells.append(_share(*map(sum, zip(*chosen, strict=True))) if chosen else "")
+                    cells.append(_cell([*chain.from_iterable(chosen)], measure))
                 if any(cells):
-                    rows.append([f"closing {kind}, {where}: {title}, %", *cells])
+                    where = f"nesting {'over' if is_deep else 'up to'} {trained}"
+                    rows.append([f"closing {kind}, {where}: {title}", *cells])
     return markdown_table(["", *results["titles"].values()], rows)
 
 
@@ -84,12 +87,11 @@ def markdown(results: Report) -> str:
 def _by_nesting(results: Report, kind: str, measure: str) -> str:
     """A line for each nesting, a column for each model and parse."""
     columns = {
-        title: _counts(results, model, parse, kind, measure)
-        for model, parse, title in _columns(results)
+        title: _answers(results, model, parse, kind) for model, parse, title in _columns(results)
     }
-    depths = sorted({depth for counts in columns.values() for depth in counts})
+    depths = sorted({depth for found in columns.values() for depth in found})
     rows = [
-        [str(depth), *(_share(*c[depth]) if depth in c else "" for c in columns.values())]
+        [str(depth), *(_cell(found.get(depth, []), measure) for found in columns.values())]
         for depth in depths
     ]
     return markdown_table(["nesting", *columns], rows)
@@ -104,20 +106,29 @@ def _columns(results: Report) -> Iterator[tuple[str, str, str]]:
                 yield model, parse, title + note
 
 
-def _counts(
-    results: Report, model: str, parse: str, kind: str, measure: str
-) -> dict[int, tuple[int, int]]:
-    """Right answers and prefixes of each nesting, over all seeds."""
-    counts: dict[int, tuple[int, int]] = {}
+def _answers(results: Report, model: str, parse: str, kind: str) -> dict[int, list[Report]]:
+    """What was counted at each nesting, with each seed."""
+    found: dict[int, list[Report]] = {}
     for of_seed in results["seeds"].values():
         of_parse = of_seed.get(model, {}).get("closing", {}).get(parse, {})
         for depth, row in of_parse.get(kind, {}).items():
-            right, items = counts.get(int(depth), (0, 0))
-            counts[int(depth)] = right + row[measure], items + row["items"]
-    return counts
+            found.setdefault(int(depth), []).append(row)
+    return found
 
 
-def _share(right: int, items: int) -> str:
+def _count(rows: Sequence[Report], measure: str) -> tuple[int, int]:
+    """Right answers, and all."""
+    return sum(row[measure] for row in rows), sum(row["items"] for row in rows)
+
+
+def _cell(rows: Sequence[Report], measure: str) -> str:
+    """An accuracy with its interval, or a mean."""
+    if not rows:
+        return ""
+    if measure == "surprisal":
+        total = sum(row["surprisal"] * row["items"] for row in rows)
+        return f"{total / sum(row['items'] for row in rows):.2f}"
+    right, items = _count(rows, measure)
     low, high = wilson_interval(right, items)
     return f"{100 * right / items:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
 
@@ -129,12 +140,12 @@ def closing_plot(results: Report) -> Figure:
     for axes, kind in zip(figure.subplots(1, 2, sharey=True), KINDS, strict=True):
         deepest = trained
         for model, parse, title in _columns(results):
-            counts = _counts(results, model, parse, kind, "is_likeliest")
-            if counts:
-                points = [(depth, *counts[depth]) for depth in sorted(counts)]
+            found = _answers(results, model, parse, kind)
+            if found:
+                points = [(n, *_count(found[n], "is_likeliest")) for n in sorted(found)]
                 style = "-" if parse == "own" else "--"
                 plots.shares(axes, points, label=title, linestyle=style)
-                deepest = max(deepest, *counts)
+                deepest = max(deepest, *found)
         axes.axvspan(trained + 0.5, deepest + 0.5, alpha=0.1, color="grey")
         axes.set_xlim(0.5, deepest + 0.5)
         axes.set_xlabel(f"nesting of the closed {kind} (shaded: deeper than in training)")
