@@ -15,9 +15,6 @@ Examples:
     pushdown corpus code 'src/**/*.py' --out code/mine
 
     pushdown corpus code 'web/**/*.js' --language javascript --max-words 256 --out code/web
-
-    pushdown data build code/mine/train.trees --valid code/mine/valid.trees --keep-tokenised
-        --out data/mine
 """
 
 
@@ -52,7 +49,8 @@ def code(
     """Source code to files of trees: words are the code's tokens, brackets its syntax.
 
     Files are cut into units of at most --max-words words. In Python's trees the words ↵ ⇥ ⇤ are the
-    ends of lines, and the starts and ends of blocks.
+    ends of lines, and the starts and ends of blocks. For the trees, `pushdown data build` has
+    --keep-tokenised: code is not put back into running text as English is.
     """
     from itertools import chain
 

@@ -18,6 +18,8 @@ from pushdown_lm.files import atomic_write, write_json
 
 PARSES = {"own": "", "gold": ", gold parse"}
 """Whose parse of the prefix, and what its column is called."""
+FEWEST = 5
+"""Prefixes that a point of the plot stands for, at least."""
 MEASURES = {
     "is_likeliest": "the most probable token, %",
     "closes_right": "the most probable of the four closing words, %",
@@ -140,12 +142,15 @@ def closing_plot(results: Report) -> Figure:
     for axes, kind in zip(figure.subplots(1, 2, sharey=True), KINDS, strict=True):
         deepest = trained
         for model, parse, title in _columns(results):
-            found = _answers(results, model, parse, kind)
-            if found:
-                points = [(n, *_count(found[n], "is_likeliest")) for n in sorted(found)]
+            counts = {
+                depth: _count(rows, "is_likeliest")
+                for depth, rows in sorted(_answers(results, model, parse, kind).items())
+            }
+            points = [(n, right, items) for n, (right, items) in counts.items() if items >= FEWEST]
+            if points:
                 style = "-" if parse == "own" else "--"
                 plots.shares(axes, points, label=title, linestyle=style)
-                deepest = max(deepest, *found)
+                deepest = max(deepest, points[-1][0])
         axes.axvspan(trained + 0.5, deepest + 0.5, alpha=0.1, color="grey")
         axes.set_xlim(0.5, deepest + 0.5)
         axes.set_xlabel(f"nesting of the closed {kind} (shaded: deeper than in training)")
