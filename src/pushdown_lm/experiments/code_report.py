@@ -155,5 +155,6 @@ def closing_plot(results: Report) -> Figure:
         axes.set_xlim(0.5, deepest + 0.5)
         axes.set_xlabel(f"nesting of the closed {kind} (shaded: deeper than in training)")
         axes.set_ylabel(f"closing {kind} predicted, %")
-    figure.axes[0].legend()
+    if figure.axes[0].lines:
+        figure.axes[0].legend()
     return figure
