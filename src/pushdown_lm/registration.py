@@ -18,6 +18,7 @@ from types import ModuleType
 AFTER = {
     "transformers.models.auto.configuration_auto": "pushdown_lm.model.configuration",
     "transformers.models.auto.modeling_auto": "pushdown_lm.model.modeling",
+    "transformers.modeling_layers": "pushdown_lm.model.modeling",
     "pushdown_lm.model.configuration": "pushdown_lm.model.bracket_configuration",
     "pushdown_lm.model.modeling": "pushdown_lm.model.classification",
     "pushdown_lm.model.classification": "pushdown_lm.model.bracket_modeling",
@@ -52,7 +53,14 @@ class _ImportAfter(importlib.abc.MetaPathFinder):
 
         def execute_both(module: ModuleType) -> None:
             execute(module)
-            importlib.import_module(AFTER[fullname])
+            if not (fullname.endswith("modeling_auto") and _is_importing_layers()):
+                importlib.import_module(AFTER[fullname])
 
         spec.loader.exec_module = execute_both  # type: ignore[method-assign]
         return spec
+
+
+def _is_importing_layers() -> bool:
+    """Whether the auto classes are imported by the layers, which our decoder imports in turn."""
+    layers = sys.modules.get("transformers.modeling_layers")
+    return layers is not None and not hasattr(layers, "GradientCheckpointingLayer")

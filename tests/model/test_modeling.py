@@ -381,6 +381,7 @@ def test_save_and_load_through_the_auto_classes(kind: str, tmp_path: Path) -> No
 
 
 IMPORT_ORDERS = [
+    "import pushdown_lm; from transformers import GPT2LMHeadModel, AutoModelForCausalLM as Auto",
     "import pushdown_lm; from transformers import AutoModelForCausalLM as Auto",
     "from transformers import AutoModelForCausalLM as Auto; import pushdown_lm",
     "from transformers import AutoConfig as Auto; import pushdown_lm",
