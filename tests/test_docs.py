@@ -98,7 +98,8 @@ WRITTEN = {
     words[at + 1] for _, words in EXAMPLES for at, word in enumerate(words) if word == "--out"
 }
 """What one of the examples writes, and another may read."""
-REPRODUCED = {"runs/english/seed0/english"}
+ON_THE_HUB = {"smurty/pushdown-bllip"}
+REPRODUCED = {"runs/english/seed0", "runs/english/seed0/english"}
 """What `pushdown reproduce` writes."""
 
 
@@ -117,7 +118,9 @@ def test_examples_in_help_name_what_exists(place: str, words: list[str]) -> None
     folders are single names, or patterns."""
     for word in words:
         if "/" in word and not any(mark in word for mark in "*(=<") and not word.endswith("/"):
-            assert word in LAYOUT | WRITTEN, f"{place}: {word} does not exist after `make demo`"
+            assert word in LAYOUT | WRITTEN | ON_THE_HUB, (
+                f"{place}: {word} does not exist after `make demo`"
+            )
 
 
 def test_docstrings_name_what_exists() -> None:

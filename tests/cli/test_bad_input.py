@@ -269,8 +269,14 @@ CASES: list[tuple[str, str]] = [
     ("score {files}/absent {files}/good.txt", "absent: no such folder"),
     ("score {files} {files}/good.txt", "expected a Pushdown model"),
     ("score {files}/not-a-model {files}/good.txt", "found model_type 'perceptron'"),
-    ("score {files}/other-config {files}/good.txt", "other-config: expected a Pushdown model"),
-    ("score {files}/deep-config {files}/good.txt", "deep-config: expected a Pushdown model"),
+    (
+        "score {files}/other-config {files}/good.txt",
+        "other-config/config.json: expected a configuration",
+    ),
+    (
+        "score {files}/deep-config {files}/good.txt",
+        "deep-config/config.json: expected a configuration",
+    ),
     ("eval blimp --model {files}/absent --data {files}/blimp-good.jsonl", "absent: no such folder"),
     (
         "eval blimp --model {files}/deep-config --data {files}/blimp-good.jsonl",

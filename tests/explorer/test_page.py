@@ -28,6 +28,7 @@ FLAGS = (
     "--no-first-run",
 )
 SECONDS = 30_000
+pytestmark = pytest.mark.slow  # a browser beside a full test run needs minutes
 """To wait, in milliseconds, on a machine that is busy."""
 playwright.expect.set_options(timeout=SECONDS)
 SENTENCE = "the dog that she has seen is here ."

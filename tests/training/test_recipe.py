@@ -191,7 +191,7 @@ def test_resolved_recipe_loads_to_the_same(name: str, tmp_path: Path) -> None:
         ("model.pushdown_layers=[-1]", "model.pushdown_layers: expected all, none, first:N"),
         (
             "model.attachment_head=tree",
-            "model.attachment_head: expected 'mlp', 'appendix', 'bilinear'",
+            "model.attachment_head: expected 'mlp', 'appendix'",
         ),
         ("training.save_every=7 training.early_stopping_patience=1", "training.save_every: early"),
         ("training.eval_every=null training.early_stopping_patience=1", "training.eval_every: "),

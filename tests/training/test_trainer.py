@@ -480,7 +480,10 @@ def test_recipe_that_does_not_fit_the_data(data: Data, tmp_path: Path) -> None:
             "model.decoder.max_position_embeddings=5",
             r"max_position_embeddings: the longest example",
         ),
-        ("data.window=64", r"data\.window: expected windows of 64 tokens, the data has a sentence"),
+        (
+            "data.window=64",
+            r"data\.window: expected windows of 64 tokens, the data has one sentence",
+        ),
         ("training.tokens_per_batch=10", "tokens_per_batch: expected at least"),
     ):
         with pytest.raises(ValueError, match=message):
