@@ -206,7 +206,7 @@ def parse(
     of the trees, the surprisals of the words and the stack tapes are written into a folder: 1.svg
     for the first line, or 1-1.svg, 1-2.svg and so on with `--n-best`.
 
-    pushdown parse 'The horse raced past the barn fell .' --format text
+    pushdown parse 'The horse raced past the barn fell.' --format text
 
     pushdown parse runs/demo/seed0/demo/model sentences.txt --n-best 5 --posteriors
 

@@ -52,7 +52,7 @@ PHENOMENA = {
     "fgd": "filler-gap",
 }
 """What the suites test, by the first part of their names."""
-ENGLISH_EXAMPLE = "The keys to the cabinet are on the table ."
+ENGLISH_EXAMPLE = "The keys to the old wooden cabinet are on the table."
 EXAMPLE = "the boys that the dog near the cats likes are happy ."
 
 
