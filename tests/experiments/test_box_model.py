@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pushdown_lm.experiments.box_model import BoxError, pack_model, write_card
+from pushdown_lm.search.loading import load_scorer
 from pushdown_lm.search.packaged import ModelNameError, find_model, installed_models
 from pushdown_lm.search.pushdown_scorer import PushdownScorer
 from pushdown_lm.training.run import run_recipe
@@ -42,6 +43,7 @@ def test_packed_model_is_found_by_name_and_scores_alike(
     assert find_model("tiny") == folder
     assert find_model(folder) == folder
     packed = PushdownScorer.from_pretrained("tiny")
+    assert packed.name == load_scorer("tiny").name == "tiny"
     trained = PushdownScorer.from_pretrained(run / "model")
     sentence = "the dog sleeps ."
     assert packed.log_prob(sentence) == pytest.approx(trained.log_prob(sentence), abs=0.05)

@@ -89,10 +89,10 @@ class BracketScorer(PushdownScorer):
     @classmethod
     def from_pretrained(cls, folder: str | Path, **options: Any) -> BracketScorer:
         """The model and the tokenizer saved together in a folder, or an installed model by name."""
-        folder = find_model(folder)
+        name, folder = str(folder), find_model(folder)
         _check_folder(folder, BracketConfig.model_type, "a model that reads brackets")
         model = load_weights(BracketForCausalLM, folder, dtype=torch.float32)
-        return cls(model, load_tokenizer(folder), **{"name": str(folder), **options})
+        return cls(model, load_tokenizer(folder), **{"name": name, **options})
 
     def describe(self) -> dict[str, Any]:
         beam = self.word_beam

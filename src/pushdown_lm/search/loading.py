@@ -73,15 +73,14 @@ def load_scorer(
     Args:
         beam: the scorer's own default if left out.
     """
-    folder = find_model(folder)
     scorer: EvaluationScorer
-    if _model_type(folder) in MODEL_TYPES:
+    if _model_type(find_model(folder)) in MODEL_TYPES:
         scorer = load_parser(folder, beam=beam, threshold=threshold, allow_unknown=allow_unknown)
         scorer.model.to(device)
         is_base = not isinstance(scorer, BracketScorer) and not scorer.model.config.pushdown_layers
         return BaseLMScorer(scorer) if is_base else scorer
     try:
-        scorer = CausalLMScorer.from_pretrained(folder, name=str(folder))
+        scorer = CausalLMScorer.from_pretrained(find_model(folder), name=str(folder))
     except PushdownError:
         raise
     except Exception as error:  # of whatever kind a damaged file makes it
@@ -99,11 +98,11 @@ def load_parser(
     allow_unknown: bool = False,
 ) -> PushdownScorer:
     """The scorer of a Pushdown model, or of a model that reads brackets."""
-    folder = find_model(folder)
     options: dict[str, Any] = {"threshold": threshold, "allow_unknown": allow_unknown}
     if beam is not None:
         options["beam"] = beam
-    is_bracketed = (folder / "config.json").is_file() and _model_type(folder) == "bracket_lm"
+    found = find_model(folder)
+    is_bracketed = (found / "config.json").is_file() and _model_type(found) == "bracket_lm"
     kind = BracketScorer if is_bracketed else PushdownScorer
     return kind.from_pretrained(folder, **options)
 

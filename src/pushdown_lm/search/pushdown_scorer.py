@@ -194,10 +194,10 @@ class PushdownScorer:
     @classmethod
     def from_pretrained(cls, folder: str | Path, **options: Any) -> PushdownScorer:
         """The model and the tokenizer saved together in a folder, or an installed model by name."""
-        folder = find_model(folder)
+        name, folder = str(folder), find_model(folder)
         _check_folder(folder)
         model = load_weights(PushdownForCausalLM, folder, dtype=torch.float32)
-        return cls(model, load_tokenizer(folder), **{"name": str(folder), **options})
+        return cls(model, load_tokenizer(folder), **{"name": name, **options})
 
     def _check_model(self) -> None:
         for name, parameter in self.model.named_parameters():
