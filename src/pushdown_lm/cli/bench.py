@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from pushdown_lm.cli.options import DEFAULT_BEAM, DEFAULT_THRESHOLD, Beam, Threshold
+from pushdown_lm.cli.options import Beam, Threshold
+from pushdown_lm.search.defaults import DEFAULT_BEAM, DEFAULT_THRESHOLD
 
 app = typer.Typer(help=__doc__, no_args_is_help=True)
 

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pushdown_lm.cli.options import (
-    DEFAULT_THRESHOLD,
     EXIT_SOME_FAILED,
     AllowUnknown,
+    Beam,
     Exact,
-    ModelBeam,
     Threshold,
 )
 from pushdown_lm.console import show_loading
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.files import check_writable, is_special, write_json
+from pushdown_lm.search.defaults import DEFAULT_BEAM, DEFAULT_THRESHOLD
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -74,7 +74,7 @@ KeepGoing = Annotated[
 def blimp(
     model: ModelFolder,
     data: Annotated[Path, typer.Option(help="A folder of *.jsonl files, or one such file.")],
-    beam: ModelBeam = None,
+    beam: Beam = DEFAULT_BEAM,
     threshold: Threshold = DEFAULT_THRESHOLD,
     exact: Exact = False,
     allow_unknown: AllowUnknown = False,
@@ -108,7 +108,7 @@ def blimp(
 def sg(
     model: ModelFolder,
     data: Annotated[Path, typer.Option(help="A folder of SyntaxGym suites, *.json.")],
-    beam: ModelBeam = None,
+    beam: Beam = DEFAULT_BEAM,
     threshold: Threshold = DEFAULT_THRESHOLD,
     exact: Exact = False,
     allow_unknown: AllowUnknown = False,
@@ -153,7 +153,7 @@ def sg(
 def parsing(
     model: ModelFolder,
     data: Annotated[list[Path], typer.Option(help="A file of gold trees; may be repeated.")],
-    beam: ModelBeam = None,
+    beam: Beam = DEFAULT_BEAM,
     threshold: Threshold = DEFAULT_THRESHOLD,
     exact: Exact = False,
     allow_unknown: AllowUnknown = False,
@@ -218,7 +218,7 @@ def perplexity(
             "--trees", help="The data are trees: also score sentences with their gold tree."
         ),
     ] = False,
-    beam: ModelBeam = None,
+    beam: Beam = DEFAULT_BEAM,
     threshold: Threshold = DEFAULT_THRESHOLD,
     exact: Exact = False,
     allow_unknown: AllowUnknown = False,
@@ -261,7 +261,7 @@ def attention(
     plots: Annotated[
         Path | None, typer.Option(help="Write the bar chart and the heat maps to this folder.")
     ] = None,
-    beam: ModelBeam = None,
+    beam: Beam = DEFAULT_BEAM,
     threshold: Threshold = DEFAULT_THRESHOLD,
     exact: Exact = False,
     allow_unknown: AllowUnknown = False,
@@ -326,7 +326,7 @@ def attention(
 @dataclass(frozen=True)
 class _Model:
     folder: Path
-    beam: int | None
+    beam: int
     threshold: float | None
     allow_unknown: bool
     keep_going: bool = False

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from pushdown_lm.cli.options import DEFAULT_THRESHOLD, AllowUnknown, Exact, Threshold
+from pushdown_lm.cli.options import AllowUnknown, Exact, Threshold
+from pushdown_lm.search.defaults import DEFAULT_THRESHOLD
 
 
 def explore(

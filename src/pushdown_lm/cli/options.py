@@ -8,18 +8,6 @@ import typer
 
 EXIT_SOME_FAILED, EXIT_BAD_INPUT, EXIT_INTERNAL, EXIT_INTERRUPTED = 1, 2, 70, 130
 
-DEFAULT_BEAM = 300
-DEFAULT_THRESHOLD = 10.0
-"""Nats below the best parse at which a parse is dropped: a share of 0.00005 of its probability."""
-
-ModelBeam = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help=f"Parses that search keeps per sentence; {DEFAULT_BEAM} by default, or 100 for models "
-        "that read brackets.",
-    ),
-]
 Beam = Annotated[int, typer.Option(min=1, help="Parses that search keeps per sentence.")]
 Threshold = Annotated[
     float, typer.Option(metavar="NATS", help="Drop parses this far below the best one, for speed.")

@@ -35,13 +35,10 @@ from pushdown_lm.cli.formats import (
     write_trees,
 )
 from pushdown_lm.cli.options import (
-    DEFAULT_BEAM,
-    DEFAULT_THRESHOLD,
     EXIT_SOME_FAILED,
     AllowUnknown,
     Beam,
     Exact,
-    ModelBeam,
     Threshold,
 )
 from pushdown_lm.cli.resumable import Output, resumable_output
@@ -49,6 +46,7 @@ from pushdown_lm.cli.sentences import ModelAndSentences, Source, model_and_sente
 from pushdown_lm.console import progress, show_loading
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.files import atomic_write, check_folder_writable, check_writable
+from pushdown_lm.search.defaults import DEFAULT_BEAM, DEFAULT_THRESHOLD
 from pushdown_lm.search.packaged import DEFAULT_MODEL
 
 if TYPE_CHECKING:
@@ -88,7 +86,7 @@ def score(
     tree: Annotated[
         bool, typer.Option("--tree", help="The input holds trees: give log p(x, y) of each.")
     ] = False,
-    beam: ModelBeam = None,
+    beam: Beam = DEFAULT_BEAM,
     threshold: Threshold = DEFAULT_THRESHOLD,
     exact: Exact = False,
     pretokenised: Pretokenised = False,
@@ -133,7 +131,7 @@ def surprisal(
     raw: Annotated[
         bool, typer.Option("--raw-tokens", help="Tokens as the vocabulary writes them: Ġdog.")
     ] = False,
-    beam: ModelBeam = None,
+    beam: Beam = DEFAULT_BEAM,
     threshold: Threshold = DEFAULT_THRESHOLD,
     exact: Exact = False,
     pretokenised: Pretokenised = False,
@@ -185,7 +183,7 @@ def parse(
     posteriors: Annotated[
         bool, typer.Option("--posteriors", help="The probability of each constituent.")
     ] = False,
-    beam: ModelBeam = None,
+    beam: Beam = DEFAULT_BEAM,
     threshold: Threshold = DEFAULT_THRESHOLD,
     exact: Exact = False,
     pretokenised: Pretokenised = False,
@@ -391,9 +389,7 @@ class _Task:
             raise typer.Exit(EXIT_SOME_FAILED)
 
 
-def _load(
-    folder: str, beam: int | None, threshold: float | None, allow_unknown: bool
-) -> PushdownScorer:
+def _load(folder: str, beam: int, threshold: float | None, allow_unknown: bool) -> PushdownScorer:
     show_loading(folder)
     from transformers.utils import logging
 

@@ -280,7 +280,7 @@ def show(out: Path, results: dict[str, Any], console: Console) -> None:
 def show_english(console: Console) -> None:
     """What the model in the box makes of an English sentence, if it is installed."""
     if DEFAULT_MODEL in installed_models():
-        scorer = PushdownScorer.from_pretrained(DEFAULT_MODEL, threshold=8.0)
+        scorer = PushdownScorer.from_pretrained(DEFAULT_MODEL)
         _show_sentence(f"the model {DEFAULT_MODEL!r}", scorer, ENGLISH_EXAMPLE, console)
 
 

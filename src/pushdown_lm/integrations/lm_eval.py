@@ -22,6 +22,7 @@ from lm_eval.api.registry import register_model
 
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.search.bracket_scorer import BracketScorer
+from pushdown_lm.search.defaults import DEFAULT_BEAM, DEFAULT_THRESHOLD
 from pushdown_lm.search.loading import BaseLMScorer, load_scorer
 from pushdown_lm.search.pushdown_scorer import PushdownScorer
 from pushdown_lm.search.scorer import Token, score_distinct
@@ -46,8 +47,8 @@ class PushdownHarnessLM(LM):
         self,
         pretrained: str,
         *,
-        beam: int = 300,
-        threshold: float | None = None,
+        beam: int = DEFAULT_BEAM,
+        threshold: float | None = DEFAULT_THRESHOLD,
         allow_unknown: bool = False,
         score_eos: bool = False,
         batch_size: int | str | None = None,

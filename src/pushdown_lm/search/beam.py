@@ -40,11 +40,10 @@ from pushdown_lm import viz
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.model.modeling import PushdownForCausalLM
 from pushdown_lm.search.decoder import EntryDecoder, entry_decoder
+from pushdown_lm.search.defaults import DEFAULT_BEAM
 from pushdown_lm.trees import Span, Tree, merge_pieces, to_brackets
 from pushdown_lm.trees.oracle import Stack, tree_from_attachments
 
-DEFAULT_BEAM = 300
-"""The paper's beam."""
 MAX_BEAM = 10**9
 DEFAULT_BATCH_CELLS = 16384
 """Cells, (sentence, entry, token), that are searched at once."""

@@ -26,6 +26,7 @@ from pushdown_lm.model.bracket_configuration import BracketConfig
 from pushdown_lm.model.bracket_modeling import BracketForCausalLM
 from pushdown_lm.model.loading import load_weights
 from pushdown_lm.search.beam import SearchError
+from pushdown_lm.search.defaults import DEFAULT_BEAM
 from pushdown_lm.search.packaged import find_model
 from pushdown_lm.search.pushdown_scorer import (
     Analysis,
@@ -43,7 +44,6 @@ from pushdown_lm.search.word_beam import (
 from pushdown_lm.trees import Tree, binarize
 from pushdown_lm.trees.linearization import TOKEN, actions_from_tree
 
-DEFAULT_BEAM = 100
 """Stern et al.'s action beam."""
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.model.loading import ModelFolderError
 from pushdown_lm.search.bracket_scorer import BracketScorer
+from pushdown_lm.search.defaults import DEFAULT_BEAM, DEFAULT_THRESHOLD
 from pushdown_lm.search.packaged import find_model
 from pushdown_lm.search.pushdown_scorer import PushdownScorer
 from pushdown_lm.search.scorer import CausalLMScorer, _Encoding
@@ -60,8 +61,8 @@ class BaseLMScorer(CausalLMScorer):
 def load_scorer(
     folder: str | Path,
     *,
-    beam: int | None = None,
-    threshold: float | None = None,
+    beam: int = DEFAULT_BEAM,
+    threshold: float | None = DEFAULT_THRESHOLD,
     allow_unknown: bool = False,
     device: Any = None,
 ) -> EvaluationScorer:
@@ -69,9 +70,6 @@ def load_scorer(
 
     ``config.json`` decides. A plain language model knows neither beam nor threshold, and its
     tokenizer alone says how it reads unknown words.
-
-    Args:
-        beam: the scorer's own default if left out.
     """
     scorer: EvaluationScorer
     if _model_type(find_model(folder)) in MODEL_TYPES:
@@ -93,18 +91,15 @@ def load_scorer(
 def load_parser(
     folder: str | Path,
     *,
-    beam: int | None = None,
-    threshold: float | None = None,
+    beam: int = DEFAULT_BEAM,
+    threshold: float | None = DEFAULT_THRESHOLD,
     allow_unknown: bool = False,
 ) -> PushdownScorer:
     """The scorer of a Pushdown model, or of a model that reads brackets."""
-    options: dict[str, Any] = {"threshold": threshold, "allow_unknown": allow_unknown}
-    if beam is not None:
-        options["beam"] = beam
     found = find_model(folder)
     is_bracketed = (found / "config.json").is_file() and _model_type(found) == "bracket_lm"
     kind = BracketScorer if is_bracketed else PushdownScorer
-    return kind.from_pretrained(folder, **options)
+    return kind.from_pretrained(folder, beam=beam, threshold=threshold, allow_unknown=allow_unknown)
 
 
 def check_model_folder(folder: str | Path) -> None:

@@ -47,7 +47,6 @@ from pushdown_lm.model.loading import ModelFolderError, load_weights
 from pushdown_lm.model.modeling import PushdownForCausalLM
 from pushdown_lm.search.beam import (
     DEFAULT_BATCH_CELLS,
-    DEFAULT_BEAM,
     ScoredTree,
     SearchError,
     SearchResult,
@@ -56,6 +55,7 @@ from pushdown_lm.search.beam import (
     posteriors,
     search_batches,
 )
+from pushdown_lm.search.defaults import DEFAULT_BEAM, DEFAULT_THRESHOLD
 from pushdown_lm.search.packaged import find_model
 from pushdown_lm.search.scorer import Token, weights_fingerprint
 from pushdown_lm.trees import Span, Tree, merge_pieces
@@ -161,7 +161,8 @@ class PushdownScorer:
 
     Args:
         beam: entries that search keeps for a sentence.
-        threshold: entries further than this below the best, in nats, are dropped.
+        threshold: entries further than this below the best, in nats, are dropped; None keeps all
+            that the beam keeps, as the paper does with a beam of 300.
         batch_cells: the budget of a batch, as in :func:`pushdown_lm.search.beam.search`.
         allow_unknown: read words outside the vocabulary as the unknown token; otherwise they are
             an error, `parse` gives None, and the model never predicts that token.
@@ -174,7 +175,7 @@ class PushdownScorer:
         *,
         name: str | None = None,
         beam: int = DEFAULT_BEAM,
-        threshold: float | None = None,
+        threshold: float | None = DEFAULT_THRESHOLD,
         batch_cells: int = DEFAULT_BATCH_CELLS,
         allow_unknown: bool = False,
     ) -> None:

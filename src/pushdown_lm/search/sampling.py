@@ -27,7 +27,8 @@ from transformers import (
 
 from pushdown_lm.model.cache import PushdownCache
 from pushdown_lm.model.modeling import PushdownForCausalLM
-from pushdown_lm.search.beam import DEFAULT_BEAM, SearchError, check_sentence, search
+from pushdown_lm.search.beam import SearchError, check_sentence, search
+from pushdown_lm.search.defaults import DEFAULT_BEAM
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from pushdown_lm.model.modeling import PushdownForCausalLM
 from pushdown_lm.search.beam import (
-    DEFAULT_BEAM,
     Moment,
     SearchResult,
     check_finite,
     check_search,
     search_moments,
 )
+from pushdown_lm.search.defaults import DEFAULT_BEAM
 
 
 @dataclass(frozen=True, slots=True)

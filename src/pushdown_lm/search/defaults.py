@@ -1,0 +1,6 @@
+"""How wide search is unless told otherwise; of no weight, so that the command line can say it."""
+
+DEFAULT_BEAM = 100
+"""Parses of a sentence that are kept; the paper keeps 300."""
+DEFAULT_THRESHOLD = 8.0
+"""Nats below the best parse at which a parse is dropped: a share of 0.0003 of its probability."""
