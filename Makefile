@@ -56,9 +56,10 @@ picture: $(STAMP)
 		$(BIN)/pushdown parse runs/demo/seed0/demo/model --pretokenised --svg runs/demo/pictures
 	cp runs/demo/pictures/1.svg docs/images/tree.svg
 
-$(STAMP): pyproject.toml constraints.txt models/english/pyproject.toml
+$(STAMP): pyproject.toml constraints.txt models/english/pyproject.toml models/english-base/pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]' --editable models/english
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
+		--editable '.[dev]' --editable models/english --editable models/english-base
 	touch $(STAMP)
 
 clean:

@@ -1,11 +1,11 @@
 """The models in the box: trained models as a small data package, found by name.
 
     python -m pushdown_lm.experiments.box_model \\
-        models/english english english-base --runs runs/english/seed0 --results results/english
+        models/english-base english-base --runs runs/english/seed0 --results results/english
 
-writes ``models/english/src/pushdown_lm_english/english`` and ``english_base``: weights in float16,
-tokenizer and provenance. ``models/english/README.md`` is the card: the words of ``card.md``, with
-the scores that the English experiment has found. The rest of the package is kept by hand.
+writes ``models/english-base/src/pushdown_lm_english_base/english_base``: weights in float16,
+tokenizer and provenance. ``models/english-base/README.md`` is the card: the words of ``card.md``,
+with the scores that the English experiment has found. The rest of the package is kept by hand.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, help="the folder of the runs")
     parser.add_argument("--results", type=Path, required=True, help="of the English experiment")
     given = parser.parse_args()
-    module = given.package / "src" / f"pushdown_lm_{given.package.name}"
+    module = given.package / "src" / f"pushdown_lm_{given.package.name}".replace("-", "_")
     for name in given.models:
         print(pack_model(given.runs / name, module / name.replace("-", "_")))
     results = json.loads((given.results / "results.json").read_text(encoding="utf-8"))

@@ -18,6 +18,7 @@ from pushdown_lm.errors import PushdownError
 GROUP = "pushdown_lm.models"
 DEFAULT_MODEL = "english"
 """The model in the box."""
+IN_THE_BOX = (DEFAULT_MODEL, "english-base")
 
 
 class ModelNameError(PushdownError):
@@ -40,7 +41,7 @@ def find_model(name_or_folder: str | Path) -> Path:
     installed = installed_models()
     if str(name_or_folder) not in installed:
         known = ", ".join(installed) or "none"
-        hint = "; pip install models/english" if str(name_or_folder) == DEFAULT_MODEL else ""
+        hint = f"; pip install models/{name_or_folder}" if name_or_folder in IN_THE_BOX else ""
         raise ModelNameError(
             f"{name_or_folder}: no such folder, and no model of this name is installed "
             f"(installed: {known}{hint})"
