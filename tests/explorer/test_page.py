@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -27,8 +28,7 @@ FLAGS = (
     "--disable-sync",
     "--no-first-run",
 )
-SECONDS = 30_000
-pytestmark = pytest.mark.slow  # a browser beside a full test run needs minutes
+SECONDS = 60_000
 """To wait, in milliseconds, on a machine that is busy."""
 playwright.expect.set_options(timeout=SECONDS)
 SENTENCE = "the dog that she has seen is here ."
@@ -90,6 +90,7 @@ def read(page: Any, sentence: str) -> None:
 
 
 def finished(page: Any) -> None:
+    playwright.expect(page.get_by_role("status").first).to_contain_text("log2 p")
     for status in page.get_by_role("status").all():
         playwright.expect(status).to_contain_text("log2 p")
 
@@ -112,7 +113,31 @@ def test_typing_a_sentence(page: Any, one_model: str) -> None:
     playwright.expect(page.locator("#place")).to_have_text("5 of 5: </s>")
 
 
+def test_a_sentence_is_sent_before_the_models_are_known(page: Any, one_model: str) -> None:
+    held: list[Any] = []
+    page.route("**/api/models*", lambda route: held.append(route))
+    page.goto(one_model)
+    page.get_by_label("Sentence").fill(SENTENCE)
+    page.get_by_label("Sentence").press("Enter")
+    held[0].continue_()
+    finished(page)
+    assert words(page) == SENTENCE.split()
+
+
+def test_reloading_leaves_the_line(page: Any, word_folder: Path) -> None:
+    library = load_library([word_folder], threshold=None, limits=LIMITS)
+    with serve_in_background(library) as address:
+        library.line.enter()  # someone whose sentence takes long
+        page.goto(f"{address}#s={quote(SENTENCE)}")
+        for _ in range(3):
+            playwright.expect(page.get_by_role("status")).to_have_text("waiting: 1 ahead")
+            page.reload()
+        page.goto("about:blank")
+    library.close()
+
+
 def test_the_slider_replays(page: Any, one_model: str) -> None:
+    page.clock.install()
     page.goto(one_model)
     read(page, SENTENCE)
     slider = page.get_by_label("Tokens read")
@@ -126,6 +151,7 @@ def test_the_slider_replays(page: Any, one_model: str) -> None:
     page.get_by_label("Next token").click()
     playwright.expect(page.locator(".said")).to_contain_text("“that”:")
     page.get_by_role("button", name="Play").click()
+    page.clock.run_for(10_000)
     playwright.expect(page.locator("#place")).to_have_text("10 of 10: </s>")
     playwright.expect(page.get_by_role("button", name="Play")).to_be_visible()
 

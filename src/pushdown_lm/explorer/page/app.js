@@ -430,13 +430,15 @@ function restore() {
 async function read(step = null) {
   if (request) request.abort();
   request = new AbortController();
+  const { signal } = request;
+  await started;
+  if (signal.aborted || !readings.length) return;
   stop();
   wanted.step = step;
   follows = true;
   $("#message").hidden = true;
   $("#replay").hidden = true;
   $("#comparison").hidden = true;
-  const { signal } = request;
   const [sentence, beam] = [$("#sentence").value, Number($("#beam").value)];
   if (step === null) remember();
   await Promise.all(readings.map((reading) => reading.read(sentence, beam, signal)));
@@ -449,13 +451,34 @@ function showTheme(theme) {
   localStorage.setItem("theme", theme);
 }
 
-async function start() {
+/** What the page can do at once: a sentence that is sent before the models are known waits. */
+function listen() {
   showTheme(THEMES.includes(localStorage.getItem("theme")) ? localStorage.getItem("theme") : "system");
   $("#theme").addEventListener("click", () => {
     const next = THEMES.indexOf(localStorage.getItem("theme")) + 1;
     showTheme(THEMES[next % THEMES.length]);
   });
+  $("#ask").addEventListener("submit", (event) => { event.preventDefault(); read(); });
+  $("#ask button[type=submit]").disabled = false;
+  slider.addEventListener("input", () => { stop(); moveTo(Number(slider.value)); });
+  $("#previous").addEventListener("click", () => { stop(); moveTo(Math.max(1, slider.value - 1)); });
+  $("#next").addEventListener("click", () => {
+    stop();
+    moveTo(Math.min(slider.max, Number(slider.value) + 1));
+  });
+  $("#play").addEventListener("click", play);
+  $("#link").addEventListener("click", async () => {
+    remember();
+    await navigator.clipboard.writeText(location.href);
+    $("#link").textContent = "Copied";
+    setTimeout(() => { $("#link").textContent = "Copy link"; }, 1500);
+  });
+  addEventListener("hashchange", restore);
+  addEventListener("pagehide", () => request?.abort());
+}
 
+/** Ask for the models and the examples. */
+async function start() {
   let served;
   try {
     served = await (await ask(address("api/models"))).json();
@@ -477,27 +500,11 @@ async function start() {
 
   readings = models.map((model, number) => new Reading(model, number));
   $("#readings").classList.toggle("two", models.length > 1);
-
-  $("#ask").addEventListener("submit", (event) => { event.preventDefault(); read(); });
-  slider.addEventListener("input", () => { stop(); moveTo(Number(slider.value)); });
-  $("#previous").addEventListener("click", () => { stop(); moveTo(Math.max(1, slider.value - 1)); });
-  $("#next").addEventListener("click", () => {
-    stop();
-    moveTo(Math.min(slider.max, Number(slider.value) + 1));
-  });
-  $("#play").addEventListener("click", play);
-  $("#link").addEventListener("click", async () => {
-    remember();
-    await navigator.clipboard.writeText(location.href);
-    $("#link").textContent = "Copied";
-    setTimeout(() => { $("#link").textContent = "Copy link"; }, 1500);
-  });
-  addEventListener("hashchange", restore);
-  addEventListener("pagehide", () => request?.abort());
-
   $("#readings").replaceChildren(...readings.map((reading) => reading.element));
+  if ($("#sentence").value) return;  // someone has begun to type
   if (location.hash) restore();
   else if (served.examples.length) { $("#sentence").value = served.examples[0]; read(); }
 }
 
-start();
+listen();
+const started = start();
