@@ -220,6 +220,36 @@ def test_two_models_side_by_side(page: Any, two_models: str) -> None:
     assert boxes[0]["x"] + boxes[0]["width"] <= boxes[1]["x"]
 
 
+def test_a_plain_model_beside_a_pushdown_model(
+    page: Any, word_folder: Path, base_folder: Path
+) -> None:
+    library = load_library([word_folder, base_folder], threshold=10.0, limits=LIMITS)
+    with serve_in_background(library) as address:
+        page.goto(address)
+        read(page, SENTENCE)
+        assert page.locator("h2.model").all_text_contents() == ["words", "base"]
+        plain = page.get_by_role("article").nth(1)
+        assert words(page, 1) == SENTENCE.split()
+        for panel in ("parses", "stack", "dropped", "tape"):
+            note = plain.locator(f".{panel} .note")
+            playwright.expect(note).to_contain_text(re.compile("^(None|Nothing)\\."))
+        assert plain.locator(".expected li").count() == 8
+        playwright.expect(plain.locator(".said")).to_contain_text("It ends the sentence.")
+        plain.get_by_text("Attention", exact=True).click()
+        title = plain.locator(".attention svg title")
+        playwright.expect(title).to_contain_text("attention of . on the tokens before it")
+        playwright.expect(page.locator("#comparison svg title")).to_contain_text("base the")
+        page.get_by_label("Tokens read").focus()
+        page.keyboard.press("Home")
+        playwright.expect(plain.locator(".said")).to_contain_text("“the”:")
+        with page.expect_download() as download:
+            plain.get_by_role("link", name="SVG").click()
+        picture = Path(download.value.path()).read_text(encoding="utf-8")
+        assert "<title>surprisal in bits: the " in picture
+        page.goto("about:blank")
+    library.close()
+
+
 def test_downloads(page: Any, one_model: str) -> None:
     page.goto(one_model)
     read(page, SENTENCE)

@@ -127,7 +127,7 @@ def build_app(library: Library, *, token: str | None = None) -> FastAPI:
 
     @app.get("/api/readings/{number}/tree.svg")
     async def tree(number: str, step: int, rank: int = 0) -> Response:
-        return _svg(find(number).tree_picture(step, rank))
+        return _svg(find(number).picture(step, rank))
 
     @app.get("/api/readings/{number}/tape.svg")
     async def tape(number: str, step: int, rank: int = 0) -> Response:
@@ -139,10 +139,9 @@ def build_app(library: Library, *, token: str | None = None) -> FastAPI:
     ) -> Response:
         return _svg(find(number).attention_picture(position, layer, head))
 
-    @app.get("/api/readings/{number}/parse.svg")
-    async def parse(number: str, step: int, rank: int = 0) -> Response:
-        picture = find(number).tree_picture(step, rank, whole_tape=True)
-        return _file("parse.svg", SVG, picture)
+    @app.get("/api/readings/{number}/reading.svg")
+    async def picture(number: str, step: int, rank: int = 0) -> Response:
+        return _file("reading.svg", SVG, find(number).picture(step, rank, whole_tape=True))
 
     @app.get("/api/readings/{number}/reading.tsv")
     async def table(number: str) -> Response:

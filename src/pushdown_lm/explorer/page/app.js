@@ -8,6 +8,12 @@ const THEMES = ["system", "light", "dark"];
 const BEAMS = [1, 10, 50, 100, 300];
 const PLAY_MILLISECONDS = 700;
 const MOST_SCALE = 1.3;      // of a tree, where there is room
+const PLAIN = {              // what a model without an attachment head says in these panels
+  parses: "None. This is a plain language model: it predicts the next token and builds no tree.",
+  stack: "None. Nothing is attached, so nothing is kept on a stack.",
+  dropped: "Nothing. There are no parses to search, and the probabilities are exact.",
+  tape: "None. No layer of this model reads a tape.",
+};
 
 let models = [];
 let readings = [];          // one for each model
@@ -85,6 +91,8 @@ class Reading {
     this.element.setAttribute("aria-label", model.name);
     this.status = $(".status", this.element);
     this.tree = $(".figure.tree", this.element);
+    this.parses = model.parses;
+    if (!model.parses) this.explain();
     for (const name of ["tape", "attention"]) {
       $(`details.${name}`, this.element).addEventListener("toggle", () => this.showFigures());
     }
@@ -92,6 +100,18 @@ class Reading {
       select.addEventListener("change", () => this.showFigures());
     }
     this.reset();
+  }
+
+  /** Say in the panels about parses why a plain language model leaves them empty. */
+  explain() {
+    this.tree.setAttribute("aria-label", "Surprisals");
+    for (const [name, text] of Object.entries(PLAIN)) {
+      const panel = $(`.${name}`, this.element);
+      const title = $("h3, summary", panel);
+      $(".count", title)?.remove();
+      panel.replaceChildren(title, make("p", text, "note"));
+    }
+    $(".attention .note", this.element).textContent = "In percent.";
   }
 
   reset() {
@@ -175,7 +195,8 @@ class Reading {
         ...texts.map((text, number) => new Option(text, number)));
     };
     fill("token", ["ROOT", ...this.sentence.tokens]);
-    const kind = (layer) => (this.result.pushdown_layers.includes(layer) ? "" : ", no tape");
+    const kind = (layer) => (!this.parses || this.result.pushdown_layers.includes(layer)
+      ? "" : ", no tape");
     fill("layer", Array.from({ length: this.result.layers }, (_, n) => `${n + 1}${kind(n)}`), "all");
     fill("head", Array.from({ length: this.result.heads }, (_, n) => `${n + 1}`), "mean");
     $(".controls .token", this.element).value = Math.min(this.shown, this.sentence.tokens.length);
@@ -209,11 +230,13 @@ class Reading {
       $(".controls .token", this.element).value = Math.min(position, this.sentence.tokens.length);
     }
     this.shown = position;
-    this.rank = Math.min(rank, step.parses.length - 1);
+    this.rank = this.parses ? Math.min(rank, step.parses.length - 1) : 0;
     this.showTree(step);
-    this.showStep(step);
+    this.describe(step);
+    this.showExpected(step);
+    if (this.parses) this.showParses(step);
     this.showFigures();
-    if (this.result) this.url("svg", "parse.svg", { step: position, rank: this.rank });
+    if (this.result) this.url("svg", "reading.svg", { step: position, rank: this.rank });
   }
 
   showTree(step) {
@@ -239,13 +262,23 @@ class Reading {
     }
   }
 
-  showStep(step) {
-    const panel = (name) => $(`.${name} ol`, this.element);
-    const count = (name, text) => { $(`.${name} .count`, this.element).textContent = text; };
+  /** Fill the list of a panel, and say how much there is. */
+  fill(name, count, items) {
+    $(`.${name} .count`, this.element).textContent = count;
+    $(`.${name} ol`, this.element).replaceChildren(...items);
+  }
 
-    this.describe(step);
-    count("parses", `${step.num_parses} kept`);
-    panel("parses").replaceChildren(...step.parses.map((parse, rank) => {
+  showExpected(step) {
+    const actual = step.token.replace(/^·/, "");
+    this.fill("expected", `entropy ${bits(step.entropy)}`, step.expected.map(({ token: text, probability }) => {
+      const item = make("li", "", text === actual ? "actual" : "");
+      item.append(share(probability, text));
+      return item;
+    }));
+  }
+
+  showParses(step) {
+    this.fill("parses", `${step.num_parses} kept`, step.parses.map((parse, rank) => {
       const button = make("button");
       button.type = "button";
       button.setAttribute("aria-pressed", String(rank === this.rank));
@@ -258,18 +291,12 @@ class Reading {
     }));
     $(".rank", this.element).textContent = this.describeRank(step.position);
 
-    const text = (label) => label.replace(/^·/, "");
-    count("expected", `entropy ${bits(step.entropy)}`);
-    panel("expected").replaceChildren(...step.expected.map(({ token: expected, probability }) => {
-      const item = make("li", "", expected === text(step.token) ? "actual" : "");
-      item.append(share(probability, expected));
-      return item;
-    }));
-    panel("stack").replaceChildren(make("li", "ROOT"), ...step.stack.map(([start, end]) =>
-      make("li", this.sentence.tokens.slice(start, end).join(" "))));
+    const constituents = step.stack.map(([start, end]) => this.sentence.tokens.slice(start, end));
+    this.fill("stack", "top last", ["ROOT", ...constituents.map((tokens) => tokens.join(" "))]
+      .map((text) => make("li", text)));
     const { dropped } = step;
-    count("dropped", dropped.count ? `${dropped.count}, ${percent(dropped.share)} in all` : "nothing");
-    panel("dropped").replaceChildren(...dropped.parses.slice(0, 4).map((parse) => {
+    const count = dropped.count ? `${dropped.count}, ${percent(dropped.share)} in all` : "nothing";
+    this.fill("dropped", count, dropped.parses.slice(0, 4).map((parse) => {
       const item = make("li");
       item.append(share(parse.probability, parse.brackets));
       return item;
@@ -279,7 +306,9 @@ class Reading {
   describe(step) {
     const said = $(".said", this.element);
     const parts = [`“${step.token}”: ${bits(step.surprisal)}, where ${bits(step.entropy)} were expected.`];
-    if (step.attachment === null) {
+    if (!this.parses) {
+      if (step.position > this.sentence.tokens.length) parts.push("It ends the sentence.");
+    } else if (step.attachment === null) {
       parts.push("It closes the tree.");
     } else if (step.attachment === step.position) {
       parts.push("It begins a constituent of its own.");
@@ -289,7 +318,7 @@ class Reading {
     const following = this.steps[step.position];
     if (following) parts.push(`Next token: entropy ${bits(following.entropy)}.`);
     said.textContent = parts.join(" ");
-    if (!step.continues) {
+    if (step.continues === false) {
       const badge = make("span", "reanalysis", "badge");
       badge.title = "The most probable parse does not continue the most probable one of the step before.";
       said.prepend(badge);
@@ -309,7 +338,7 @@ class Reading {
     if (!this.result) return;
     const open = (name) => $(`details.${name}`, this.element).open;
     const value = (name) => $(`.controls .${name}`, this.element).value;
-    if (open("tape")) {
+    if (this.parses && open("tape")) {
       this.fetchFigure($(".tape .figure", this.element), "tape.svg", { step: this.shown, rank: this.rank });
     }
     $(".controls .head", this.element).disabled = value("layer") === "";
