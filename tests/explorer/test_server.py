@@ -76,7 +76,9 @@ def test_models_limits_and_examples(address: str, library: Library) -> None:
     told = json.loads(text)
     assert [model["name"] for model in told["models"]] == ["pieces", "words"]
     assert told["limits"]["beam"] == library.limits.beam
-    assert told["examples"]
+    for example in told["examples"]:
+        assert example["shows"]
+        library.open(0, example["text"], 1)
 
 
 def test_records_are_streamed_before_the_end(address: str) -> None:

@@ -521,9 +521,10 @@ async function start() {
   $("#beam").replaceChildren(...BEAMS.filter((beam) => beam <= served.limits.beam)
     .map((beam) => new Option(beam, beam, beam === 50, beam === 50)));
   $("#examples").replaceChildren(...served.examples.map((example) => {
-    const button = make("button", example);
+    const button = make("button", example.text);
     button.type = "button";
-    button.addEventListener("click", () => { $("#sentence").value = example; read(); });
+    button.title = example.shows;
+    button.addEventListener("click", () => { $("#sentence").value = example.text; read(); });
     return button;
   }));
 
@@ -532,7 +533,7 @@ async function start() {
   $("#readings").replaceChildren(...readings.map((reading) => reading.element));
   if ($("#sentence").value) return;  // someone has begun to type
   if (location.hash) restore();
-  else if (served.examples.length) { $("#sentence").value = served.examples[0]; read(); }
+  else if (served.examples.length) { $("#sentence").value = served.examples[0].text; read(); }
 }
 
 listen();
