@@ -163,6 +163,12 @@ def test_a_link_restores_the_state(page: Any, browser: Any, one_model: str) -> N
     page.get_by_label("Previous token").click()
     page.get_by_label("Previous token").click()
     playwright.expect(page.locator("#place")).to_have_text("8 of 10: here")
+    page.locator(".parses button").nth(1).click()
+    page.get_by_text("Attention", exact=True).click()
+    page.locator("select.token").select_option("3")
+    page.locator("select.layer").select_option("1")
+    title = page.locator(".attention svg title")
+    playwright.expect(title).to_contain_text("attention: <s> most on <s>")
     link = page.url
     page.goto("about:blank")
     page.goto(link)
@@ -170,6 +176,10 @@ def test_a_link_restores_the_state(page: Any, browser: Any, one_model: str) -> N
     playwright.expect(page.locator("#place")).to_have_text("8 of 10: here")
     playwright.expect(page.get_by_label("Beam")).to_have_value("10")
     playwright.expect(page.get_by_label("Sentence")).to_have_value(SENTENCE)
+    second = page.locator(".parses button").nth(1)
+    playwright.expect(second).to_have_attribute("aria-pressed", "true")
+    playwright.expect(title).to_contain_text("attention: <s> most on <s>")
+    playwright.expect(page.locator("select.token")).to_have_value("3")
 
 
 def test_other_parses_are_shown(page: Any, one_model: str) -> None:

@@ -8,6 +8,7 @@ const THEMES = ["system", "light", "dark"];
 const BEAMS = [1, 10, 50, 100, 300];
 const PLAY_MILLISECONDS = 700;
 const MOST_SCALE = 1.3;      // of a tree, where there is room
+const CONTROLS = ["token", "layer", "head"];  // of attention
 const PLAIN = {              // what a model without an attachment head says in these panels
   parses: "None. This is a plain language model: it predicts the next token and builds no tree.",
   stack: "None. Nothing is attached, so nothing is kept on a stack.",
@@ -94,10 +95,10 @@ class Reading {
     this.parses = model.parses;
     if (!model.parses) this.explain();
     for (const name of ["tape", "attention"]) {
-      $(`details.${name}`, this.element).addEventListener("toggle", () => this.showFigures());
+      $(`details.${name}`, this.element).addEventListener("toggle", () => { this.showFigures(); remember(); });
     }
     for (const select of this.element.querySelectorAll(".controls select")) {
-      select.addEventListener("change", () => this.showFigures());
+      select.addEventListener("change", () => { this.showFigures(); remember(); });
     }
     this.reset();
   }
@@ -333,6 +334,27 @@ class Reading {
       : "The parse that wins in the end is not among these.";
   }
 
+  /** What is chosen here, as text for the address: the parse, and of each panel whether it is open
+   * and what it shows. */
+  get view() {
+    const open = (name) => Number($(`details.${name}`, this.element).open);
+    const chosen = CONTROLS.map((name) => $(`.controls .${name}`, this.element).value);
+    return [this.rank, open("tape"), open("attention"), ...chosen].join(".");
+  }
+
+  set view(text) {
+    if (!this.result) return;
+    const [rank, tape, attention, ...chosen] = text.split(".");
+    this.show(this.shown, Math.max(0, Number(rank)) || 0);
+    CONTROLS.forEach((name, place) => {
+      const select = $(`.controls .${name}`, this.element);
+      if ([...select.options].some((option) => option.value === chosen[place])) select.value = chosen[place];
+    });
+    $("details.tape", this.element).open = tape === "1";
+    $("details.attention", this.element).open = attention === "1";
+    this.showFigures();
+  }
+
   /** The pictures of the open panels, which the server draws on demand. */
   showFigures() {
     if (!this.result) return;
@@ -383,6 +405,11 @@ function arrived() {
     slider.value = first.steps.length;
   }
   moved();
+  if (wanted.views && readings.every((reading) => reading.result || reading.failed)) {
+    const views = wanted.views;
+    wanted.views = null;
+    readings.forEach((reading, number) => { reading.view = views[number] || ""; });
+  }
   if (readings.length > 1 && readings.every((reading) => reading.result)) compare();
 }
 
@@ -436,11 +463,14 @@ async function compare() {
 
 // ------------------------------------------------------------------ the address keeps the state
 
-const wanted = { step: null };
+const wanted = { step: null, views: null };
 
 function remember() {
   const state = new URLSearchParams({ s: $("#sentence").value, beam: $("#beam").value });
   if (!follows) state.set("step", slider.value);
+  if (readings.some((reading) => reading.result)) {
+    state.set("view", readings.map((reading) => reading.view).join("~"));
+  }
   history.replaceState(null, "", `#${state}`);
 }
 
@@ -450,26 +480,26 @@ function restore() {
   $("#sentence").value = state.get("s");
   const beam = state.get("beam");
   if (beam && [...$("#beam").options].some((option) => option.value === beam)) $("#beam").value = beam;
-  read(Number(state.get("step")) || null);
+  read(Number(state.get("step")) || null, state.get("view")?.split("~"));
 }
 
 // ------------------------------------------------------------------ reading
 
 /** Read the sentence with all models; what is being read is given up. */
-async function read(step = null) {
+async function read(step = null, views = null) {
   if (request) request.abort();
   request = new AbortController();
   const { signal } = request;
   await started;
   if (signal.aborted || !readings.length) return;
   stop();
-  wanted.step = step;
+  Object.assign(wanted, { step, views });
   follows = true;
   $("#message").hidden = true;
   $("#replay").hidden = true;
   $("#comparison").hidden = true;
   const [sentence, beam] = [$("#sentence").value, Number($("#beam").value)];
-  if (step === null) remember();
+  if (step === null && views === null) remember();
   await Promise.all(readings.map((reading) => reading.read(sentence, beam, signal)));
 }
 
