@@ -15,7 +15,7 @@ ifneq ($(SHARED_DATA),)
 export PUSHDOWN_DATA ?= $(abspath $(SHARED_DATA))
 endif
 
-.PHONY: demo test test-slow lint docs bench results outputs picture clean
+.PHONY: demo test test-slow lint docs bench results outputs picture screenshot clean
 
 demo: $(STAMP)
 	$(BIN)/pushdown demo --out runs/demo
@@ -50,11 +50,14 @@ results: $(STAMP)
 outputs: $(STAMP)
 	$(BIN)/python -m tests.pages README.md docs/*.md docs/tutorials/*.md
 
-# The picture of the README, by the model of `make demo`.
+# The picture of the README, by the model in the box.
 picture: $(STAMP)
-	echo 'the boys that the dog likes are happy .' | \
-		$(BIN)/pushdown parse runs/demo/seed0/demo/model --pretokenised --svg runs/demo/pictures
-	cp runs/demo/pictures/1.svg docs/images/tree.svg
+	$(BIN)/pushdown parse 'The keys to the old cabinet are on the table.' --svg runs/pictures
+	cp runs/pictures/1.svg docs/images/tree.svg
+
+# The picture of the explorer's page, by the model in the box; needs Chromium.
+screenshot: $(STAMP)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m tests.explorer.screenshot docs/images/explorer.png
 
 $(STAMP): pyproject.toml constraints.txt models/english/pyproject.toml models/english-base/pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

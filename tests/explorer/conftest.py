@@ -17,8 +17,9 @@ WORDS = ["the", "dog", "that", "she", "has", "n't", "seen", "is", "here", ",", "
 LIMITS = Limits(characters=200, tokens=36, beam=100)
 
 
-def save(folder: Path, tokenizer: object, seed: int) -> Path:
-    model = random_model(seed=seed, scale=0.3, vocabulary=len(tokenizer), positions=40)  # type: ignore[arg-type]
+def save(folder: Path, tokenizer: object, seed: int, **options: object) -> Path:
+    size = len(tokenizer)  # type: ignore[arg-type]
+    model = random_model(seed=seed, scale=0.3, vocabulary=size, positions=40, **options)
     model.float().save_pretrained(folder)
     tokenizer.save_pretrained(folder)  # type: ignore[attr-defined]
     return folder
@@ -34,6 +35,14 @@ def word_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def bpe_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("explorer") / "pieces"
     return save(folder, train_bpe([detokenize(WORDS)] * 3, vocab_size=280), seed=1)
+
+
+@pytest.fixture(scope="session")
+def base_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Base-LM: neither Pushdown Layers nor an attachment head."""
+    folder = tmp_path_factory.mktemp("explorer") / "base"
+    tokenizer = train_word_vocabulary([WORDS])
+    return save(folder, tokenizer, seed=3, pushdown_layers=[], attachment_head=None)
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -27,8 +28,7 @@ FLAGS = (
     "--disable-sync",
     "--no-first-run",
 )
-SECONDS = 30_000
-pytestmark = pytest.mark.slow  # a browser beside a full test run needs minutes
+SECONDS = 60_000
 """To wait, in milliseconds, on a machine that is busy."""
 playwright.expect.set_options(timeout=SECONDS)
 SENTENCE = "the dog that she has seen is here ."
@@ -90,6 +90,7 @@ def read(page: Any, sentence: str) -> None:
 
 
 def finished(page: Any) -> None:
+    playwright.expect(page.get_by_role("status").first).to_contain_text("log2 p")
     for status in page.get_by_role("status").all():
         playwright.expect(status).to_contain_text("log2 p")
 
@@ -112,7 +113,31 @@ def test_typing_a_sentence(page: Any, one_model: str) -> None:
     playwright.expect(page.locator("#place")).to_have_text("5 of 5: </s>")
 
 
+def test_a_sentence_is_sent_before_the_models_are_known(page: Any, one_model: str) -> None:
+    held: list[Any] = []
+    page.route("**/api/models*", lambda route: held.append(route))
+    page.goto(one_model)
+    page.get_by_label("Sentence").fill(SENTENCE)
+    page.get_by_label("Sentence").press("Enter")
+    held[0].continue_()
+    finished(page)
+    assert words(page) == SENTENCE.split()
+
+
+def test_reloading_leaves_the_line(page: Any, word_folder: Path) -> None:
+    library = load_library([word_folder], threshold=None, limits=LIMITS)
+    with serve_in_background(library) as address:
+        library.line.enter()  # someone whose sentence takes long
+        page.goto(f"{address}#s={quote(SENTENCE)}")
+        for _ in range(3):
+            playwright.expect(page.get_by_role("status")).to_have_text("waiting: 1 ahead")
+            page.reload()
+        page.goto("about:blank")
+    library.close()
+
+
 def test_the_slider_replays(page: Any, one_model: str) -> None:
+    page.clock.install()
     page.goto(one_model)
     read(page, SENTENCE)
     slider = page.get_by_label("Tokens read")
@@ -126,6 +151,7 @@ def test_the_slider_replays(page: Any, one_model: str) -> None:
     page.get_by_label("Next token").click()
     playwright.expect(page.locator(".said")).to_contain_text("“that”:")
     page.get_by_role("button", name="Play").click()
+    page.clock.run_for(10_000)
     playwright.expect(page.locator("#place")).to_have_text("10 of 10: </s>")
     playwright.expect(page.get_by_role("button", name="Play")).to_be_visible()
 
@@ -137,6 +163,12 @@ def test_a_link_restores_the_state(page: Any, browser: Any, one_model: str) -> N
     page.get_by_label("Previous token").click()
     page.get_by_label("Previous token").click()
     playwright.expect(page.locator("#place")).to_have_text("8 of 10: here")
+    page.locator(".parses button").nth(1).click()
+    page.get_by_text("Attention", exact=True).click()
+    page.locator("select.token").select_option("3")
+    page.locator("select.layer").select_option("1")
+    title = page.locator(".attention svg title")
+    playwright.expect(title).to_contain_text("attention: <s> most on <s>")
     link = page.url
     page.goto("about:blank")
     page.goto(link)
@@ -144,6 +176,10 @@ def test_a_link_restores_the_state(page: Any, browser: Any, one_model: str) -> N
     playwright.expect(page.locator("#place")).to_have_text("8 of 10: here")
     playwright.expect(page.get_by_label("Beam")).to_have_value("10")
     playwright.expect(page.get_by_label("Sentence")).to_have_value(SENTENCE)
+    second = page.locator(".parses button").nth(1)
+    playwright.expect(second).to_have_attribute("aria-pressed", "true")
+    playwright.expect(title).to_contain_text("attention: <s> most on <s>")
+    playwright.expect(page.locator("select.token")).to_have_value("3")
 
 
 def test_other_parses_are_shown(page: Any, one_model: str) -> None:
@@ -192,6 +228,36 @@ def test_two_models_side_by_side(page: Any, two_models: str) -> None:
     boxes = [article.bounding_box() for article in page.get_by_role("article").all()]
     assert boxes[0]["y"] == boxes[1]["y"]
     assert boxes[0]["x"] + boxes[0]["width"] <= boxes[1]["x"]
+
+
+def test_a_plain_model_beside_a_pushdown_model(
+    page: Any, word_folder: Path, base_folder: Path
+) -> None:
+    library = load_library([word_folder, base_folder], threshold=10.0, limits=LIMITS)
+    with serve_in_background(library) as address:
+        page.goto(address)
+        read(page, SENTENCE)
+        assert page.locator("h2.model").all_text_contents() == ["words", "base"]
+        plain = page.get_by_role("article").nth(1)
+        assert words(page, 1) == SENTENCE.split()
+        for panel in ("parses", "stack", "dropped", "tape"):
+            note = plain.locator(f".{panel} .note")
+            playwright.expect(note).to_contain_text(re.compile("^(None|Nothing)\\."))
+        assert plain.locator(".expected li").count() == 8
+        playwright.expect(plain.locator(".said")).to_contain_text("It ends the sentence.")
+        plain.get_by_text("Attention", exact=True).click()
+        title = plain.locator(".attention svg title")
+        playwright.expect(title).to_contain_text("attention of . on the tokens before it")
+        playwright.expect(page.locator("#comparison svg title")).to_contain_text("base the")
+        page.get_by_label("Tokens read").focus()
+        page.keyboard.press("Home")
+        playwright.expect(plain.locator(".said")).to_contain_text("“the”:")
+        with page.expect_download() as download:
+            plain.get_by_role("link", name="SVG").click()
+        picture = Path(download.value.path()).read_text(encoding="utf-8")
+        assert "<title>surprisal in bits: the " in picture
+        page.goto("about:blank")
+    library.close()
 
 
 def test_downloads(page: Any, one_model: str) -> None:

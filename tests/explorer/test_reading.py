@@ -11,7 +11,8 @@ import pytest
 
 from pushdown_lm import viz
 from pushdown_lm.errors import PushdownError
-from pushdown_lm.explorer.reading import Reading, Record
+from pushdown_lm.explorer.parsed_reading import ParsedReading
+from pushdown_lm.explorer.reading import Record
 from pushdown_lm.search.pushdown_scorer import PushdownScorer
 from pushdown_lm.trees.oracle import attachments_from_tree, tree_from_attachments
 from pushdown_lm.trees.picture import describe
@@ -20,15 +21,15 @@ TEXT = "the dog hasn't barked."
 
 
 @pytest.fixture(scope="module")
-def reading(bpe: PushdownScorer) -> Reading:
-    reading = Reading(bpe, TEXT, beam=20, threshold=None)
+def reading(bpe: PushdownScorer) -> ParsedReading:
+    reading = ParsedReading(bpe, TEXT, beam=20, threshold=None)
     list(reading.read())
     return reading
 
 
 @pytest.fixture(scope="module")
 def records(bpe: PushdownScorer) -> list[Record]:
-    return list(Reading(bpe, TEXT, beam=20, threshold=None).read())
+    return list(ParsedReading(bpe, TEXT, beam=20, threshold=None).read())
 
 
 def test_the_records_are_a_sentence_its_steps_and_a_result(records: list[Record]) -> None:
@@ -58,14 +59,14 @@ def test_surprisals_and_parses_are_those_of_the_scorer(
     ]
 
 
-def test_the_pieces_of_a_word_are_marked(reading: Reading) -> None:
+def test_the_pieces_of_a_word_are_marked(reading: ParsedReading) -> None:
     plain = [token.removeprefix("·") for token in reading.tokens]
     assert "".join(plain) == TEXT.replace(" ", "")
     starts = [not token.startswith("·") for token in reading.tokens]
     assert sum(starts) == len(reading.encoded.leaves)
 
 
-def test_a_step_says_what_is_on_the_stack(reading: Reading) -> None:
+def test_a_step_says_what_is_on_the_stack(reading: ParsedReading) -> None:
     for position in range(1, len(reading.tokens) + 1):
         record = reading.step_record(position)
         ends = [end for _, end in record["stack"]]
@@ -74,7 +75,7 @@ def test_a_step_says_what_is_on_the_stack(reading: Reading) -> None:
         assert record["attachment"] == reading.history(position, 0)[-1]
 
 
-def test_the_final_parse_is_followed_back(reading: Reading, records: list[Record]) -> None:
+def test_the_final_parse_is_followed_back(reading: ParsedReading, records: list[Record]) -> None:
     final = reading.history(len(reading.steps), 0)
     for step, rank in zip(reading.steps[:-1], records[-1]["best_ranks"], strict=False):
         part = final[: step.position]
@@ -88,10 +89,10 @@ def test_the_final_parse_is_followed_back(reading: Reading, records: list[Record
     assert continues[: len(expected) + 1] == [True, *expected]
 
 
-def test_pictures_are_those_of_viz(reading: Reading) -> None:
+def test_pictures_are_those_of_viz(reading: ParsedReading) -> None:
     final = reading.history(len(reading.steps), 0)
     tree = tree_from_attachments([0, *final, 0], reading.tokens)
-    picture = reading.tree_picture(len(reading.steps), whole_tape=True)
+    picture = reading.picture(len(reading.steps), whole_tape=True)
     bits = [reading.surprisal(position) for position in range(1, len(reading.tokens) + 1)]
     entropies = [step.entropy / math.log(2) for step in reading.steps[:-1]]
     if list(final) == attachments_from_tree(tree)[1:-1]:
@@ -104,22 +105,22 @@ def test_pictures_are_those_of_viz(reading: Reading) -> None:
     assert reading.attention_picture(0, 2, None) == viz.attention(words, weights[2].mean(0), 0)
 
 
-def test_what_is_not_there_is_an_error(bpe: PushdownScorer, reading: Reading) -> None:
+def test_what_is_not_there_is_an_error(bpe: PushdownScorer, reading: ParsedReading) -> None:
     for call, message in (
-        (lambda: reading.tree_picture(99), r"step: expected 1 to \d+, got 99"),
-        (lambda: reading.tree_picture(1, 5), "rank: expected 0 to 0, got 5"),
+        (lambda: reading.picture(99), r"step: expected 1 to \d+, got 99"),
+        (lambda: reading.picture(1, 5), "rank: expected 0 to 0, got 5"),
         (lambda: reading.attention_picture(1, 7, 0), "layer: expected 0 to 2, got 7"),
         (lambda: reading.attention_picture(1, 0, -1), "head: expected 0 to 1, got -1"),
         (lambda: reading.attention_picture(99, None, None), "marked: expected a position"),
     ):
         with pytest.raises(PushdownError, match=message):
             call()
-    unread = Reading(bpe, TEXT, beam=2, threshold=None)
+    unread = ParsedReading(bpe, TEXT, beam=2, threshold=None)
     with pytest.raises(PushdownError, match="read to its end"):
         unread.to_tsv()
 
 
-def test_files(reading: Reading, records: list[Record]) -> None:
+def test_files(reading: ParsedReading, records: list[Record]) -> None:
     rows = list(csv.DictReader(io.StringIO(reading.to_tsv()), delimiter="\t"))
     assert [row["token"] for row in rows] == [*reading.tokens, "</s>"]
     bits = [float(row["surprisal"]) for row in rows]

@@ -76,7 +76,9 @@ def test_models_limits_and_examples(address: str, library: Library) -> None:
     told = json.loads(text)
     assert [model["name"] for model in told["models"]] == ["pieces", "words"]
     assert told["limits"]["beam"] == library.limits.beam
-    assert told["examples"]
+    for example in told["examples"]:
+        assert example["shows"]
+        library.open(0, example["text"], 1)
 
 
 def test_records_are_streamed_before_the_end(address: str) -> None:
@@ -100,7 +102,7 @@ def test_records_are_streamed_before_the_end(address: str) -> None:
         "tape.svg?step=3&rank=1",
         "attention.svg?position=2",
         "attention.svg?position=2&layer=1&head=0",
-        "parse.svg?step=2",
+        "reading.svg?step=2",
     ],
 )
 def test_pictures(address: str, number: str, path: str) -> None:
@@ -110,7 +112,7 @@ def test_pictures(address: str, number: str, path: str) -> None:
 
 
 def test_downloads(address: str, number: str) -> None:
-    for name in ("parse.svg?step=1", "reading.tsv", "reading.json"):
+    for name in ("reading.svg?step=1", "reading.tsv", "reading.json"):
         status, headers, text = ask(address, f"/api/readings/{number}/{name}")
         assert status == 200
         file = name.partition("?")[0]

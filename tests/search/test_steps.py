@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pushdown_lm.model.modeling import PushdownForCausalLM
 from pushdown_lm.search.beam import SearchError, SearchResult, search
-from pushdown_lm.search.steps import Step, search_steps
+from pushdown_lm.search.steps import Step, plain_steps, search_steps
 from tests.models import EOS, VOCABULARY, random_model
 from tests.reference_search import legal_histories, log_joints
 
@@ -137,3 +137,22 @@ def test_broken_weights_are_an_error() -> None:
         model.get_input_embeddings().weight[5] = torch.nan
     with pytest.raises(SearchError, match="the model's weights are broken"):
         run(model, SENTENCE)
+
+
+def test_a_plain_model_is_what_search_sums_to() -> None:
+    """Where no layer sees the parse, all parses of a model with a head sum to the model without."""
+    parser = random_model(seed=3, pushdown_layers=[])
+    plain = random_model(pushdown_layers=[], attachment_head=None)
+    plain.decoder.load_state_dict(parser.decoder.state_dict())
+    searched, _ = run(parser, SENTENCE, beam=EVERYTHING, shown=4)
+    for step, expected in zip(plain_steps(plain, SENTENCE, shown=4), searched, strict=True):
+        assert step.position == expected.position
+        assert step.log_prefix == pytest.approx(expected.log_prefix)
+        assert step.entropy == pytest.approx(expected.entropy)
+        assert [token for token, _ in step.expected] == [token for token, _ in expected.expected]
+        assert step.histories == step.dropped == ()
+
+
+def test_a_model_that_parses_is_not_plain() -> None:
+    with pytest.raises(SearchError, match="expected a model without pushdown layers"):
+        plain_steps(random_model(), SENTENCE)

@@ -38,7 +38,7 @@ def explore(
 
     pushdown explore
 
-    pushdown explore --model runs/demo/seed0/demo/model
+    pushdown explore --model runs/demo/seed0/demo/model --model runs/demo/seed0/demo-base/model
     """
     import webbrowser
 

@@ -13,9 +13,16 @@ from threading import Thread
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from pushdown_lm.data.tokenization import load_tokenizer
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.explorer.library import LOOPBACK, Library, Limits
+from pushdown_lm.model.forbidden import special_ids
+from pushdown_lm.model.modeling import PushdownForCausalLM
+from pushdown_lm.search.bracket_scorer import BracketScorer
+from pushdown_lm.search.loading import BaseLMScorer, load_scorer
+from pushdown_lm.search.packaged import find_model
 from pushdown_lm.search.pushdown_scorer import PushdownScorer
+from pushdown_lm.search.scorer import CausalLMScorer
 
 if TYPE_CHECKING:
     import uvicorn
@@ -33,16 +40,34 @@ def load_library(
     """The models that the page shows side by side."""
     if not 1 <= len(models) <= MAX_MODELS:
         raise PushdownError(f"expected 1 or {MAX_MODELS} models, got {len(models)}")
-    scorers = [
-        PushdownScorer.from_pretrained(model, allow_unknown=allow_unknown, name=str(model))
-        for model in models
-    ]
-    for scorer in scorers:
-        if not scorer.parses:
-            raise PushdownError(
-                f"{scorer.name}: expected a model with an attachment head, which chooses parses"
-            )
+    scorers = [load_model(model, allow_unknown=allow_unknown) for model in models]
     return Library(scorers, threshold=threshold, limits=limits)
+
+
+def load_model(model: str | Path, *, allow_unknown: bool = False) -> PushdownScorer:
+    """A Pushdown model, or any language model of Transformers as one with nothing added to it."""
+    loaded = load_scorer(model, allow_unknown=allow_unknown)
+    if isinstance(loaded, BracketScorer):
+        raise PushdownError(f"{model}: the explorer does not show models that read brackets")
+    if isinstance(loaded, BaseLMScorer):
+        loaded = loaded.parser
+    elif isinstance(loaded, CausalLMScorer):
+        loaded = _as_pushdown(loaded, find_model(model), allow_unknown)
+    if loaded.model.config.pushdown_layers and not loaded.parses:
+        raise PushdownError(
+            f"{model}: expected a model with an attachment head, which chooses the parses that its "
+            "Pushdown Layers read"
+        )
+    loaded.name = str(model)
+    return loaded
+
+
+def _as_pushdown(plain: CausalLMScorer, folder: Path, allow_unknown: bool) -> PushdownScorer:
+    tokenizer = load_tokenizer(folder)
+    model = PushdownForCausalLM.from_lm(
+        plain.model.float(), pushdown_layers=[], attachment_head=None, **special_ids(tokenizer)
+    )
+    return PushdownScorer(model, tokenizer, allow_unknown=allow_unknown)
 
 
 def serve(library: Library, *, host: str, port: int, announce: Callable[[str], None]) -> None:

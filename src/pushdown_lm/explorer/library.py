@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pushdown_lm.errors import PushdownError
+from pushdown_lm.explorer.parsed_reading import ParsedReading
+from pushdown_lm.explorer.plain_reading import PlainReading
 from pushdown_lm.explorer.reading import Reading, Record
 from pushdown_lm.search.loading import model_names
 from pushdown_lm.search.pushdown_scorer import PushdownScorer
@@ -113,13 +115,18 @@ class Library:
         number = hashlib.blake2b(key.encode(), digest_size=9).hexdigest()
         if number in self._kept:
             return number, self._kept[number]
-        reading = Reading(self.scorers[model], sentence, beam=beam, threshold=self.threshold)
+        reading = self._reading(self.scorers[model], sentence, beam)
         if len(reading.tokens) > self.limits.tokens:
             raise PushdownError(
                 f"expected a sentence of at most {self.limits.tokens} tokens, got "
                 f"{len(reading.tokens)}"
             )
         return number, reading
+
+    def _reading(self, scorer: PushdownScorer, sentence: str, beam: int) -> Reading:
+        if scorer.parses:
+            return ParsedReading(scorer, sentence, beam=beam, threshold=self.threshold)
+        return PlainReading(scorer, sentence)
 
     def find(self, number: str) -> Reading:
         """A reading that is kept."""
@@ -165,7 +172,7 @@ class Library:
     def describe(self) -> list[dict[str, Any]]:
         """The models with all that decides their answers; `name` is short."""
         return [
-            {**scorer.describe(), "name": name}
+            {**scorer.describe(), "name": name, "parses": scorer.parses}
             for name, scorer in zip(self.names, self.scorers, strict=True)
         ]
 

@@ -44,21 +44,23 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
-ENGLISH = (
-    "The horse raced past the barn fell.",
-    "The old man the boats.",
-    "While the cook stirred the soup boiled over.",
-    "The letter sent to the mayor pleased the crowd.",
-    "The clerk told the buyer that he had met to wait.",
-    "The keys that the guard near the doors lost are here.",
-    "She saw the man with the telescope.",
-)
-BUILT_IN = (
-    "the boys that the dog likes are happy .",
-    "the queen said that she had seen the fox .",
-    "the dog near the cats that the boy sees likes the king .",
-)
-"""Of English and of the built-in grammar; the page offers what the first model can read."""
+ENGLISH = {
+    "After the boys left the room became quiet.": "a garden path: is the room what they left?",
+    "After the boys left, the room became quiet.": "the same with a comma: no garden path",
+    "The horse raced past the barn fell.": "a garden path: the horse that was raced",
+    "The soldiers told about the attack left the city.": "a garden path: those who were told",
+    "The man heard the story was not true.": "a garden path: is the story what he heard?",
+    "The roads to the city are closed.": "agreement over a noun in between",
+    "The roads to the city is closed.": "the same with the wrong verb",
+    "The song that the girl who the king married wrote was long.": "center embedding",
+}
+BUILT_IN = {
+    "the boys that the dog likes are happy .": "agreement over a relative clause",
+    "the queen said that she had seen the fox .": "a clause as the object",
+    "the dog near the cats that the boy sees likes the king .": "agreement over two nouns",
+}
+"""Sentences of English and of the built-in grammar, and what they show; the page offers those that
+the first model can read."""
 
 
 class ReadRequest(BaseModel):
@@ -76,10 +78,7 @@ def build_app(library: Library, *, token: str | None = None) -> FastAPI:
 
     app = FastAPI(title="pushdown explore", docs_url=None, redoc_url=None, openapi_url=None)
     page = {name: (files(__package__) / "page" / name).read_bytes() for name in ASSETS}
-    readable = [
-        [text for text in group if _can_read(library, text)] for group in (ENGLISH, BUILT_IN)
-    ]
-    examples = readable[0] or readable[1]
+    examples = choose_examples(library)
 
     app.add_middleware(Guard, token=token)
 
@@ -127,7 +126,7 @@ def build_app(library: Library, *, token: str | None = None) -> FastAPI:
 
     @app.get("/api/readings/{number}/tree.svg")
     async def tree(number: str, step: int, rank: int = 0) -> Response:
-        return _svg(find(number).tree_picture(step, rank))
+        return _svg(find(number).picture(step, rank))
 
     @app.get("/api/readings/{number}/tape.svg")
     async def tape(number: str, step: int, rank: int = 0) -> Response:
@@ -139,10 +138,9 @@ def build_app(library: Library, *, token: str | None = None) -> FastAPI:
     ) -> Response:
         return _svg(find(number).attention_picture(position, layer, head))
 
-    @app.get("/api/readings/{number}/parse.svg")
-    async def parse(number: str, step: int, rank: int = 0) -> Response:
-        picture = find(number).tree_picture(step, rank, whole_tape=True)
-        return _file("parse.svg", SVG, picture)
+    @app.get("/api/readings/{number}/reading.svg")
+    async def picture(number: str, step: int, rank: int = 0) -> Response:
+        return _file("reading.svg", SVG, find(number).picture(step, rank, whole_tape=True))
 
     @app.get("/api/readings/{number}/reading.tsv")
     async def table(number: str) -> Response:
@@ -179,6 +177,19 @@ def compare_picture(readings: Mapping[str, Reading]) -> str:
         raise PushdownError("expected readings of one sentence")
     bits = {name: [word["surprisal"] for word in found] for name, found in words.items()}
     return viz.surprisals([*texts[0], "end"], bits)
+
+
+def choose_examples(library: Library) -> list[dict[str, str]]:
+    """The examples that the first model can read, English ones if there are any."""
+    readable = (
+        [
+            {"text": text, "shows": shows}
+            for text, shows in group.items()
+            if _can_read(library, text)
+        ]
+        for group in (ENGLISH, BUILT_IN)
+    )
+    return next(filter(None, readable), [])
 
 
 def _can_read(library: Library, sentence: str) -> bool:

@@ -1,13 +1,15 @@
 """Search of one sentence, token by token: what the model expects, keeps and drops.
 
 The search is that of :mod:`pushdown_lm.search.beam`, and its result the same; here it stops after
-every token, for those who watch.
+every token, for those who watch. A plain language model has nothing to search, and its steps are
+known from one parallel pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +17,7 @@ from torch import Tensor
 from pushdown_lm.model.modeling import PushdownForCausalLM
 from pushdown_lm.search.beam import (
     Moment,
+    SearchError,
     SearchResult,
     check_finite,
     check_search,
@@ -81,11 +84,43 @@ def search_steps(
 
 
 @torch.inference_mode()
+def plain_steps(
+    model: PushdownForCausalLM, sentence: Sequence[int], *, shown: int = 10
+) -> list[Step]:
+    """The steps of one sentence of token ids under a model in which nothing looks at the parse;
+    they have no histories."""
+    if model.config.uses_tape:
+        raise SearchError("expected a model without pushdown layers and attachment head")
+    ids = torch.tensor([model.config.bos_id, *sentence, model.config.eos_token_id])
+    ids = ids.to(model.device)
+    logits = model.eval()(ids[None, :-1]).logits[0]
+    logs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
+    log_prefixes = logs.gather(1, ids[1:, None])[:, 0].double().cumsum(0)
+    check_finite(log_prefixes)
+    return [
+        Step(
+            position=position,
+            log_prefix=float(log_prefix),
+            **_expectation(prediction, shown),
+            histories=(),
+            shares=(),
+            num_entries=0,
+            dropped=(),
+            dropped_shares=(),
+            num_dropped=0,
+            dropped_share=0.0,
+        )
+        for position, (log_prefix, prediction) in enumerate(
+            zip(log_prefixes, logs.exp(), strict=True), start=1
+        )
+    ]
+
+
+@torch.inference_mode()
 def _step(moment: Moment, shown: int) -> Step:
     check_finite(moment.log_prefix)
     log_prefix, expansions = moment.log_prefix[0], moment.expansions
     prediction = moment.decoder.prediction(moment.log_before.softmax(0))  # (V,)
-    most = prediction.topk(min(shown, len(prediction)))
     if expansions is None:
         score, kept = moment.score, moment.score.argsort(descending=True, stable=True)
         histories, dropped = moment.histories, kept[:0]
@@ -99,8 +134,7 @@ def _step(moment: Moment, shown: int) -> Step:
     return Step(
         position=moment.position,
         log_prefix=float(log_prefix),
-        entropy=float(-torch.xlogy(prediction, prediction).sum()),
-        expected=tuple(zip(most.indices.tolist(), most.values.tolist(), strict=True)),
+        **_expectation(prediction, shown),
         histories=_rows(histories[kept[:shown]]),
         shares=tuple(score[kept].softmax(0)[:shown].tolist()),
         num_entries=len(kept),
@@ -109,6 +143,15 @@ def _step(moment: Moment, shown: int) -> Step:
         num_dropped=len(dropped),
         dropped_share=float(share_of_dropped.sum()),
     )
+
+
+def _expectation(prediction: Tensor, shown: int) -> dict[str, Any]:
+    """Entropy and most probable tokens of a prediction ``(V,)``."""
+    most = prediction.topk(min(shown, len(prediction)))
+    return {
+        "entropy": float(-torch.xlogy(prediction, prediction).sum()),
+        "expected": tuple(zip(most.indices.tolist(), most.values.tolist(), strict=True)),
+    }
 
 
 def _rows(histories: Tensor) -> tuple[tuple[int, ...], ...]:

@@ -71,13 +71,14 @@ def tree_band(
         parts.append(svg.lines(edges, color, 1.3))
         if name := label_of(tree, node, ""):
             parts.append(svg.label(x, y - 4, name, "faint", size=11))
-    parts += _words(tree.words, columns, bottom + 16, num_read)
+    parts += word_row(tree.words, columns, bottom + 16, num_read)
     return parts, bottom + WORDS
 
 
-def _words(
-    words: Sequence[str], columns: svg.Columns, baseline: float, num_read: int | None
+def word_row(
+    words: Sequence[str], columns: svg.Columns, baseline: float, num_read: int | None = None
 ) -> list[str]:
+    """The words in given columns; ``num_read`` as in :func:`tree_picture`."""
     read = len(words) if num_read is None else num_read
     return [
         svg.label(

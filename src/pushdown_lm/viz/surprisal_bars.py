@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from pushdown_lm import svg
 from pushdown_lm.errors import PushdownError
+from pushdown_lm.trees.picture import word_row
 
 BARS, VALUE = 52, 16
 """Heights of the highest bar and of a row of values."""
@@ -19,7 +20,11 @@ Bits = Sequence[float] | Mapping[str, Sequence[float]]
 
 
 def surprisals(
-    words: Sequence[str], bits: Bits, entropies: Sequence[float | None] | None = None
+    words: Sequence[str],
+    bits: Bits,
+    entropies: Sequence[float | None] | None = None,
+    *,
+    num_read: int | None = None,
 ) -> str:
     """Bars under the words, as high as their surprisals in bits.
 
@@ -27,13 +32,11 @@ def surprisals(
         bits: the surprisals of the words, or those of several models by their names.
         entropies: of the prediction of each word before it is read, in bits: the surprisal that
             the model expects; a mark beside the bar.
+        num_read: how many words a model has read, as in :func:`pushdown_lm.viz.tree`.
     """
     left = svg.MARGIN + 92
     columns = svg.Columns.of(words, left)
-    parts = [
-        svg.label(x, svg.MARGIN + 12, word, bold=True)
-        for x, word in zip(columns.centers, words, strict=True)
-    ]
+    parts = word_row(words, columns, svg.MARGIN + 12, num_read)
     bars, bottom = surprisal_band(columns, bits, svg.MARGIN + 20, entropies)
     title = "surprisal in bits: " + "; ".join(
         f"{name} {_spoken(words, values)}".strip() for name, values in _series(bits).items()

@@ -8,6 +8,13 @@ const THEMES = ["system", "light", "dark"];
 const BEAMS = [1, 10, 50, 100, 300];
 const PLAY_MILLISECONDS = 700;
 const MOST_SCALE = 1.3;      // of a tree, where there is room
+const CONTROLS = ["token", "layer", "head"];  // of attention
+const PLAIN = {              // what a model without an attachment head says in these panels
+  parses: "None. This is a plain language model: it predicts the next token and builds no tree.",
+  stack: "None. Nothing is attached, so nothing is kept on a stack.",
+  dropped: "Nothing. There are no parses to search, and the probabilities are exact.",
+  tape: "None. No layer of this model reads a tape.",
+};
 
 let models = [];
 let readings = [];          // one for each model
@@ -85,13 +92,27 @@ class Reading {
     this.element.setAttribute("aria-label", model.name);
     this.status = $(".status", this.element);
     this.tree = $(".figure.tree", this.element);
+    this.parses = model.parses;
+    if (!model.parses) this.explain();
     for (const name of ["tape", "attention"]) {
-      $(`details.${name}`, this.element).addEventListener("toggle", () => this.showFigures());
+      $(`details.${name}`, this.element).addEventListener("toggle", () => { this.showFigures(); remember(); });
     }
     for (const select of this.element.querySelectorAll(".controls select")) {
-      select.addEventListener("change", () => this.showFigures());
+      select.addEventListener("change", () => { this.showFigures(); remember(); });
     }
     this.reset();
+  }
+
+  /** Say in the panels about parses why a plain language model leaves them empty. */
+  explain() {
+    this.tree.setAttribute("aria-label", "Surprisals");
+    for (const [name, text] of Object.entries(PLAIN)) {
+      const panel = $(`.${name}`, this.element);
+      const title = $("h3, summary", panel);
+      $(".count", title)?.remove();
+      panel.replaceChildren(title, make("p", text, "note"));
+    }
+    $(".attention .note", this.element).textContent = "In percent.";
   }
 
   reset() {
@@ -175,7 +196,8 @@ class Reading {
         ...texts.map((text, number) => new Option(text, number)));
     };
     fill("token", ["ROOT", ...this.sentence.tokens]);
-    const kind = (layer) => (this.result.pushdown_layers.includes(layer) ? "" : ", no tape");
+    const kind = (layer) => (!this.parses || this.result.pushdown_layers.includes(layer)
+      ? "" : ", no tape");
     fill("layer", Array.from({ length: this.result.layers }, (_, n) => `${n + 1}${kind(n)}`), "all");
     fill("head", Array.from({ length: this.result.heads }, (_, n) => `${n + 1}`), "mean");
     $(".controls .token", this.element).value = Math.min(this.shown, this.sentence.tokens.length);
@@ -209,11 +231,13 @@ class Reading {
       $(".controls .token", this.element).value = Math.min(position, this.sentence.tokens.length);
     }
     this.shown = position;
-    this.rank = Math.min(rank, step.parses.length - 1);
+    this.rank = this.parses ? Math.min(rank, step.parses.length - 1) : 0;
     this.showTree(step);
-    this.showStep(step);
+    this.describe(step);
+    this.showExpected(step);
+    if (this.parses) this.showParses(step);
     this.showFigures();
-    if (this.result) this.url("svg", "parse.svg", { step: position, rank: this.rank });
+    if (this.result) this.url("svg", "reading.svg", { step: position, rank: this.rank });
   }
 
   showTree(step) {
@@ -239,13 +263,23 @@ class Reading {
     }
   }
 
-  showStep(step) {
-    const panel = (name) => $(`.${name} ol`, this.element);
-    const count = (name, text) => { $(`.${name} .count`, this.element).textContent = text; };
+  /** Fill the list of a panel, and say how much there is. */
+  fill(name, count, items) {
+    $(`.${name} .count`, this.element).textContent = count;
+    $(`.${name} ol`, this.element).replaceChildren(...items);
+  }
 
-    this.describe(step);
-    count("parses", `${step.num_parses} kept`);
-    panel("parses").replaceChildren(...step.parses.map((parse, rank) => {
+  showExpected(step) {
+    const actual = step.token.replace(/^·/, "");
+    this.fill("expected", `entropy ${bits(step.entropy)}`, step.expected.map(({ token: text, probability }) => {
+      const item = make("li", "", text === actual ? "actual" : "");
+      item.append(share(probability, text));
+      return item;
+    }));
+  }
+
+  showParses(step) {
+    this.fill("parses", `${step.num_parses} kept`, step.parses.map((parse, rank) => {
       const button = make("button");
       button.type = "button";
       button.setAttribute("aria-pressed", String(rank === this.rank));
@@ -258,18 +292,12 @@ class Reading {
     }));
     $(".rank", this.element).textContent = this.describeRank(step.position);
 
-    const text = (label) => label.replace(/^·/, "");
-    count("expected", `entropy ${bits(step.entropy)}`);
-    panel("expected").replaceChildren(...step.expected.map(({ token: expected, probability }) => {
-      const item = make("li", "", expected === text(step.token) ? "actual" : "");
-      item.append(share(probability, expected));
-      return item;
-    }));
-    panel("stack").replaceChildren(make("li", "ROOT"), ...step.stack.map(([start, end]) =>
-      make("li", this.sentence.tokens.slice(start, end).join(" "))));
+    const constituents = step.stack.map(([start, end]) => this.sentence.tokens.slice(start, end));
+    this.fill("stack", "top last", ["ROOT", ...constituents.map((tokens) => tokens.join(" "))]
+      .map((text) => make("li", text)));
     const { dropped } = step;
-    count("dropped", dropped.count ? `${dropped.count}, ${percent(dropped.share)} in all` : "nothing");
-    panel("dropped").replaceChildren(...dropped.parses.slice(0, 4).map((parse) => {
+    const count = dropped.count ? `${dropped.count}, ${percent(dropped.share)} in all` : "nothing";
+    this.fill("dropped", count, dropped.parses.slice(0, 4).map((parse) => {
       const item = make("li");
       item.append(share(parse.probability, parse.brackets));
       return item;
@@ -279,7 +307,9 @@ class Reading {
   describe(step) {
     const said = $(".said", this.element);
     const parts = [`“${step.token}”: ${bits(step.surprisal)}, where ${bits(step.entropy)} were expected.`];
-    if (step.attachment === null) {
+    if (!this.parses) {
+      if (step.position > this.sentence.tokens.length) parts.push("It ends the sentence.");
+    } else if (step.attachment === null) {
       parts.push("It closes the tree.");
     } else if (step.attachment === step.position) {
       parts.push("It begins a constituent of its own.");
@@ -289,7 +319,7 @@ class Reading {
     const following = this.steps[step.position];
     if (following) parts.push(`Next token: entropy ${bits(following.entropy)}.`);
     said.textContent = parts.join(" ");
-    if (!step.continues) {
+    if (step.continues === false) {
       const badge = make("span", "reanalysis", "badge");
       badge.title = "The most probable parse does not continue the most probable one of the step before.";
       said.prepend(badge);
@@ -304,12 +334,33 @@ class Reading {
       : "The parse that wins in the end is not among these.";
   }
 
+  /** What is chosen here, as text for the address: the parse, and of each panel whether it is open
+   * and what it shows. */
+  get view() {
+    const open = (name) => Number($(`details.${name}`, this.element).open);
+    const chosen = CONTROLS.map((name) => $(`.controls .${name}`, this.element).value);
+    return [this.rank, open("tape"), open("attention"), ...chosen].join(".");
+  }
+
+  set view(text) {
+    if (!this.result) return;
+    const [rank, tape, attention, ...chosen] = text.split(".");
+    this.show(this.shown, Math.max(0, Number(rank)) || 0);
+    CONTROLS.forEach((name, place) => {
+      const select = $(`.controls .${name}`, this.element);
+      if ([...select.options].some((option) => option.value === chosen[place])) select.value = chosen[place];
+    });
+    $("details.tape", this.element).open = tape === "1";
+    $("details.attention", this.element).open = attention === "1";
+    this.showFigures();
+  }
+
   /** The pictures of the open panels, which the server draws on demand. */
   showFigures() {
     if (!this.result) return;
     const open = (name) => $(`details.${name}`, this.element).open;
     const value = (name) => $(`.controls .${name}`, this.element).value;
-    if (open("tape")) {
+    if (this.parses && open("tape")) {
       this.fetchFigure($(".tape .figure", this.element), "tape.svg", { step: this.shown, rank: this.rank });
     }
     $(".controls .head", this.element).disabled = value("layer") === "";
@@ -354,6 +405,11 @@ function arrived() {
     slider.value = first.steps.length;
   }
   moved();
+  if (wanted.views && readings.every((reading) => reading.result || reading.failed)) {
+    const views = wanted.views;
+    wanted.views = null;
+    readings.forEach((reading, number) => { reading.view = views[number] || ""; });
+  }
   if (readings.length > 1 && readings.every((reading) => reading.result)) compare();
 }
 
@@ -407,11 +463,14 @@ async function compare() {
 
 // ------------------------------------------------------------------ the address keeps the state
 
-const wanted = { step: null };
+const wanted = { step: null, views: null };
 
 function remember() {
   const state = new URLSearchParams({ s: $("#sentence").value, beam: $("#beam").value });
   if (!follows) state.set("step", slider.value);
+  if (readings.some((reading) => reading.result)) {
+    state.set("view", readings.map((reading) => reading.view).join("~"));
+  }
   history.replaceState(null, "", `#${state}`);
 }
 
@@ -421,24 +480,26 @@ function restore() {
   $("#sentence").value = state.get("s");
   const beam = state.get("beam");
   if (beam && [...$("#beam").options].some((option) => option.value === beam)) $("#beam").value = beam;
-  read(Number(state.get("step")) || null);
+  read(Number(state.get("step")) || null, state.get("view")?.split("~"));
 }
 
 // ------------------------------------------------------------------ reading
 
 /** Read the sentence with all models; what is being read is given up. */
-async function read(step = null) {
+async function read(step = null, views = null) {
   if (request) request.abort();
   request = new AbortController();
+  const { signal } = request;
+  await started;
+  if (signal.aborted || !readings.length) return;
   stop();
-  wanted.step = step;
+  Object.assign(wanted, { step, views });
   follows = true;
   $("#message").hidden = true;
   $("#replay").hidden = true;
   $("#comparison").hidden = true;
-  const { signal } = request;
   const [sentence, beam] = [$("#sentence").value, Number($("#beam").value)];
-  if (step === null) remember();
+  if (step === null && views === null) remember();
   await Promise.all(readings.map((reading) => reading.read(sentence, beam, signal)));
 }
 
@@ -449,36 +510,15 @@ function showTheme(theme) {
   localStorage.setItem("theme", theme);
 }
 
-async function start() {
+/** What the page can do at once: a sentence that is sent before the models are known waits. */
+function listen() {
   showTheme(THEMES.includes(localStorage.getItem("theme")) ? localStorage.getItem("theme") : "system");
   $("#theme").addEventListener("click", () => {
     const next = THEMES.indexOf(localStorage.getItem("theme")) + 1;
     showTheme(THEMES[next % THEMES.length]);
   });
-
-  let served;
-  try {
-    served = await (await ask(address("api/models"))).json();
-  } catch (error) {
-    $("#message").textContent = error.message;
-    $("#message").hidden = false;
-    return;
-  }
-  models = served.models;
-  $("#sentence").maxLength = served.limits.characters;
-  $("#beam").replaceChildren(...BEAMS.filter((beam) => beam <= served.limits.beam)
-    .map((beam) => new Option(beam, beam, beam === 50, beam === 50)));
-  $("#examples").replaceChildren(...served.examples.map((example) => {
-    const button = make("button", example);
-    button.type = "button";
-    button.addEventListener("click", () => { $("#sentence").value = example; read(); });
-    return button;
-  }));
-
-  readings = models.map((model, number) => new Reading(model, number));
-  $("#readings").classList.toggle("two", models.length > 1);
-
   $("#ask").addEventListener("submit", (event) => { event.preventDefault(); read(); });
+  $("#ask button[type=submit]").disabled = false;
   slider.addEventListener("input", () => { stop(); moveTo(Number(slider.value)); });
   $("#previous").addEventListener("click", () => { stop(); moveTo(Math.max(1, slider.value - 1)); });
   $("#next").addEventListener("click", () => {
@@ -494,10 +534,37 @@ async function start() {
   });
   addEventListener("hashchange", restore);
   addEventListener("pagehide", () => request?.abort());
-
-  $("#readings").replaceChildren(...readings.map((reading) => reading.element));
-  if (location.hash) restore();
-  else if (served.examples.length) { $("#sentence").value = served.examples[0]; read(); }
 }
 
-start();
+/** Ask for the models and the examples. */
+async function start() {
+  let served;
+  try {
+    served = await (await ask(address("api/models"))).json();
+  } catch (error) {
+    $("#message").textContent = error.message;
+    $("#message").hidden = false;
+    return;
+  }
+  models = served.models;
+  $("#sentence").maxLength = served.limits.characters;
+  $("#beam").replaceChildren(...BEAMS.filter((beam) => beam <= served.limits.beam)
+    .map((beam) => new Option(beam, beam, beam === 50, beam === 50)));
+  $("#examples").replaceChildren(...served.examples.map((example) => {
+    const button = make("button", example.text);
+    button.type = "button";
+    button.title = example.shows;
+    button.addEventListener("click", () => { $("#sentence").value = example.text; read(); });
+    return button;
+  }));
+
+  readings = models.map((model, number) => new Reading(model, number));
+  $("#readings").classList.toggle("two", models.length > 1);
+  $("#readings").replaceChildren(...readings.map((reading) => reading.element));
+  if ($("#sentence").value) return;  // someone has begun to type
+  if (location.hash) restore();
+  else if (served.examples.length) { $("#sentence").value = served.examples[0].text; read(); }
+}
+
+listen();
+const started = start();
