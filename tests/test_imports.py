@@ -66,3 +66,12 @@ def test_imports_go_down(path: Path) -> None:
 def test_no_module_is_longer_than_600_lines() -> None:
     sizes = {path: len(path.read_text().splitlines()) for path in PACKAGE.rglob("*.py")}
     assert [path for path, lines in sizes.items() if lines > 600] == []
+
+
+@pytest.mark.parametrize("package", ["evals", "experiments", "integrations", "cli"])
+def test_no_caller_asks_for_the_class_of_a_scorer(package: str) -> None:
+    """What a model can do, its scorer tells."""
+    for path in (PACKAGE / package).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "type"):
+                assert "Scorer" not in ast.unparse(node), f"{path}:{node.lineno}"

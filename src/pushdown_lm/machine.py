@@ -5,24 +5,36 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from importlib.metadata import version
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
 
-PACKAGES = ("torch", "transformers", "accelerate", "tokenizers", "datasets", "numpy")
+PACKAGES = (
+    "pushdown-lm",
+    "torch",
+    "transformers",
+    "accelerate",
+    "tokenizers",
+    "datasets",
+    "numpy",
+)
+
+
+def software() -> dict[str, str]:
+    """Versions of Python and of the packages that results depend on, if they are installed."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
 
 
 def versions() -> dict[str, Any]:
     """Software and machine, for the record of a run."""
-    return {
-        "pushdown-lm": version("pushdown-lm"),
-        "python": platform.python_version(),
-        **{package: version(package) for package in PACKAGES},
-        "platform": platform.platform(),
-        "cores": os.cpu_count(),
-    }
+    return {**software(), "platform": platform.platform(), "cores": os.cpu_count()}
 
 
 def multiplies_bf16(device_type: str) -> bool:

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from pushdown_lm.cli.options import DEFAULT_THRESHOLD
 from pushdown_lm.data.tokenization import detokenize, train_bpe, train_word_vocabulary
 from pushdown_lm.evals.blimp import evaluate_blimp, load_blimp
 from pushdown_lm.evals.sg import evaluate_sg, load_suites
-from pushdown_lm.evals.tree_perplexity import gold_log_probs
+from pushdown_lm.search.defaults import DEFAULT_THRESHOLD
 from pushdown_lm.search.loading import BaseLMScorer, load_scorer
 from pushdown_lm.search.pushdown_scorer import PushdownScorer
 from pushdown_lm.search.scorer import CausalLMScorer
@@ -291,11 +290,11 @@ def test_perplexity_of_trees(evaluate: Eval, models: dict[str, Path], data: Path
     assert "conditional: x, each token given the gold tree so far" in printed
 
 
-def test_gold_log_probs_in_batches_of_unequal_length(models: dict[str, Path]) -> None:
+def test_scores_of_trees_in_batches_of_unequal_length(models: dict[str, Path]) -> None:
     scorer = load_scorer(models["pushdown"])
     assert isinstance(scorer, PushdownScorer)
     trees = [parse_tree(line) for line in [*TREES, "(X The baker)", "(X well)"]]
-    for tree, parts in zip(trees, gold_log_probs(scorer, trees), strict=True):
+    for tree, parts in zip(trees, scorer.score_trees(trees), strict=True):
         assert sum(parts) == pytest.approx(scorer.log_joint(tree), abs=1e-4), to_brackets(tree)
 
 

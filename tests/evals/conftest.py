@@ -10,7 +10,8 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from pushdown_lm.search.scorer import CausalLMScorer, Token
+from pushdown_lm.search.read_attention import ReadAttention
+from pushdown_lm.search.scorer import CausalLMScorer, Token, TreeScore
 from pushdown_lm.trees import Tree
 from tests.models import plain_model
 
@@ -31,6 +32,7 @@ class RecordedScorer:
         self.name = "recorded"
         self.parses = True
         self.is_exact = True
+        self.scores_trees = self.attends = False
         self.bits = bits
         self.default = default
         self.calls: list[list[Any]] = []
@@ -61,6 +63,12 @@ class RecordedScorer:
             )
             for words in sentences
         ]
+
+    def score_trees(self, trees: Sequence[Tree]) -> list[TreeScore]:
+        raise AssertionError
+
+    def read_attention(self, text: str) -> ReadAttention:
+        raise AssertionError
 
     def _tokens(self, sentence: str) -> list[Token]:
         tokens = []

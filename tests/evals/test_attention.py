@@ -19,16 +19,15 @@ from pushdown_lm.evals.attention import (
     NOUNS,
     REGIONS,
     AgreementPrefix,
-    ReadAttention,
     agreement_prefixes,
     attention_table,
     evaluate_attention,
-    read_attention,
     write_plots,
 )
 from pushdown_lm.evals.sg import Condition, Item, Suite, load_suites
 from pushdown_lm.search.loading import BaseLMScorer
 from pushdown_lm.search.pushdown_scorer import PushdownScorer
+from pushdown_lm.search.read_attention import ReadAttention
 from pushdown_lm.search.scorer import CausalLMScorer
 from pushdown_lm.trees.oracle import stack_tape
 from tests.models import random_model
@@ -112,7 +111,7 @@ def test_by_hand(base: BaseLMScorer, model: GPT2LMHeadModel, tokenizer: PreTrain
             rows = {noun: torch.zeros(len(result.by_layer[noun])) for noun in NOUNS}
             prefixes = agreement_prefixes(suite, REGIONS[suite.name])
             for prefix in prefixes:
-                read = read_attention(scorer, prefix.text)
+                read = scorer.read_attention(prefix.text)
                 ends = [end for _, end in read.offsets]
                 spans = {"head": prefix.head, "distractor": prefix.distractor}
                 for noun, (start, end) in spans.items():
@@ -132,7 +131,7 @@ def test_heat_map_by_hand(base: BaseLMScorer) -> None:
         size = len(prefixes[0].regions) + 1
         expected = torch.zeros(size, size, dtype=torch.float64)
         for prefix in prefixes:
-            read = read_attention(base, prefix.text)
+            read = base.read_attention(prefix.text)
             region: list[int | None] = [0]
             for start, end in read.offsets:
                 spans = enumerate((span for _, span in prefix.regions), start=1)
@@ -163,7 +162,7 @@ class TestReading:
     ) -> None:
         scorer = CausalLMScorer(model, tokenizer)
         before = model.config._attn_implementation
-        read = read_attention(scorer, "The dog is happy")
+        read = scorer.read_attention("The dog is happy")
         assert model.config._attn_implementation == before
         rows = read.weights.sum(-1)
         assert torch.allclose(rows, torch.ones_like(rows), atol=1e-5)
@@ -172,7 +171,7 @@ class TestReading:
 
     def test_a_base_model_does_not_look_at_the_parse(self, base: BaseLMScorer) -> None:
         text = "The baker that saw"
-        read = read_attention(base, text)
+        read = base.read_attention(text)
         assert torch.allclose(read.weights, base.parser.attention(text).weights, atol=1e-5)
 
     def test_a_pushdown_model_reads_with_its_best_parse_so_far(
@@ -190,7 +189,7 @@ class TestReading:
                 output = pushdown.model(
                     torch.tensor([ids]), attachments=torch.tensor([history]), output_attentions=True
                 )
-            read = read_attention(pushdown, text)
+            read = pushdown.read_attention(text)
             assert torch.equal(read.weights, torch.cat(output.attentions))
             finished = pushdown.attention(text)
             if not torch.equal(stack_tape(torch.tensor(history)), finished.tape):

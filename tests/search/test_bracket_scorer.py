@@ -10,6 +10,7 @@ import pytest
 
 from pushdown_lm.corpora.grammar import generate
 from pushdown_lm.errors import PushdownError
+from pushdown_lm.evals.attention import evaluate_attention
 from pushdown_lm.evals.parsing import evaluate_parsing
 from pushdown_lm.evals.tree_perplexity import evaluate_tree_perplexity
 from pushdown_lm.model.loading import ModelFolderError
@@ -99,6 +100,18 @@ def test_evaluations(scorer: BracketScorer) -> None:
     assert perplexity.word_perplexity("marginal") < 200
 
 
+def test_questions_that_brackets_do_not_answer(scorer: BracketScorer, tmp_path: Path) -> None:
+    for asked in (scorer, ScoreCache(scorer, tmp_path / "scores.jsonl")):
+        assert not asked.attends
+        assert not asked.scores_trees
+        with pytest.raises(PushdownError, match="attention is on words alone, found one that read"):
+            evaluate_attention(asked, [])
+    with pytest.raises(PushdownError, match="attention is on words, found a model that reads brac"):
+        scorer.read_attention(SENTENCE)
+    with pytest.raises(PushdownError, match="predicted apart from the structure, found a model th"):
+        scorer.score_trees([Tree(("the", "dog"), ((0, 2),))])
+
+
 def test_likeliest_tokens(scorer: BracketScorer) -> None:
     analysis = scorer.analyse([SENTENCE])[0]
     found = scorer.is_likeliest(analysis)
@@ -130,7 +143,7 @@ def test_commands(folder: Path, tmp_path: Path) -> None:
     assert "tree 1: expected labels that the model was trained on, found 'FRAG'" in wrong.error
     refused = run_pushdown("generate", folder)
     assert refused.exit_code == 2
-    assert "expected a Pushdown model, found one that reads brackets" in refused.error
+    assert "expected a Pushdown model, found model_type 'bracket_lm'" in refused.error
     (tmp_path / "test.trees").write_text("\n".join(map(to_brackets, generate(3, seed=5))))
     for command in (["parsing"], ["perplexity", "--trees"]):
         done = run_pushdown(

@@ -23,9 +23,10 @@ from pushdown_lm.data.tokenization import (
     train_word_vocabulary,
 )
 from pushdown_lm.files import FolderError, write_manifest
+from pushdown_lm.model.loading import ModelFolderError
 from pushdown_lm.model.modeling import PushdownForCausalLM
 from pushdown_lm.search.beam import SearchError, posteriors, search
-from pushdown_lm.search.pushdown_scorer import ModelFolderError, PushdownScorer, UnknownTokenError
+from pushdown_lm.search.pushdown_scorer import PushdownScorer, UnknownTokenError
 from pushdown_lm.search.scorer import ScoreCache, Scorer
 from pushdown_lm.trees import Tree, parse_tree, split_words
 from pushdown_lm.trees.oracle import attachments_from_tree, stack_tape

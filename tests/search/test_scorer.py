@@ -41,6 +41,14 @@ def brute_force(scorer: CausalLMScorer, sentence: str) -> list[float]:
     return log_probs
 
 
+def greedy(scorer: CausalLMScorer, sentence: str) -> list[bool]:
+    """Whether each token has the greatest logit, in one pass without padding."""
+    ids = scorer.tokenizer(sentence, add_special_tokens=False)["input_ids"]
+    with torch.no_grad():
+        logits = scorer.model(torch.tensor([[scorer.tokenizer.bos_token_id, *ids]])).logits[0]
+    return (logits.argmax(-1) == torch.tensor([*ids, scorer.tokenizer.eos_token_id])).tolist()
+
+
 class TestCausalLMScorer:
     def test_satisfies_the_protocol(self, tiny_scorer: CausalLMScorer) -> None:
         assert isinstance(tiny_scorer, Scorer)
@@ -97,9 +105,34 @@ class TestCausalLMScorer:
         other = plain_model(len(tiny_scorer.tokenizer), seed=1)
         assert weights_fingerprint(other) != description["weights"]
 
-    def test_no_parser(self, tiny_scorer: CausalLMScorer) -> None:
+    def test_words_are_read_as_running_text(self, tiny_scorer: CausalLMScorer) -> None:
+        words, text = ("The", "dog", "does", "n't", "bark", "."), "The dog doesn't bark."
+        tiny_scorer.check(words)
+        assert tiny_scorer.surprisals([words]) == tiny_scorer.surprisals([text])
+        assert tiny_scorer.log_probs([words]) == tiny_scorer.log_probs([text])
+        assert tiny_scorer.count_tokens(words) == tiny_scorer.count_tokens(text)
+
+    def test_likeliest_tokens(self, tiny_scorer: CausalLMScorer) -> None:
+        """After its embedding is made longer, a token is the likeliest wherever it is likely."""
+        model = plain_model(len(tiny_scorer.tokenizer))
+        dog = tiny_scorer.tokenizer.convert_tokens_to_ids("Ġdog")
+        with torch.no_grad():
+            model.get_output_embeddings().weight[dog] *= 30
+        scorer = CausalLMScorer(model, tiny_scorer.tokenizer)
+        texts = [f"{text} dog dog" for text in SENTENCES]
+        marked = scorer.mark_likeliest(texts)
+        assert [[token for token, _ in tokens] for tokens in marked] == scorer.surprisals(texts)
+        found = [best for tokens in marked for _, best in tokens]
+        assert found == [best for text in texts for best in greedy(scorer, text)]
+        assert True in found
+
+    def test_what_it_cannot_do(self, tiny_scorer: CausalLMScorer) -> None:
+        assert not tiny_scorer.parses
+        assert not tiny_scorer.scores_trees
         with pytest.raises(PushdownError, match="expected a model that parses, got 'tiny'"):
             tiny_scorer.parse([["The", "dog"]])
+        with pytest.raises(PushdownError, match="expected a model that predicts trees, got 'tiny'"):
+            tiny_scorer.score_trees([Tree(("The", "dog"), ((0, 2),))])
 
     def test_too_long_a_sentence(self, tiny_scorer: CausalLMScorer) -> None:
         with pytest.raises(PushdownError, match=r"at most 255 tokens .* got 300: '!!!"):

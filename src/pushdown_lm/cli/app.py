@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import platform
 import shlex
 import sys
 import tempfile
@@ -30,6 +28,7 @@ from pushdown_lm.cli import (
 from pushdown_lm.cli import eval as evaluate
 from pushdown_lm.cli.options import EXIT_BAD_INPUT, EXIT_INTERNAL, EXIT_INTERRUPTED
 from pushdown_lm.errors import Interrupted, PushdownError
+from pushdown_lm.machine import versions
 
 
 def _show_version(wanted: bool) -> None:
@@ -142,11 +141,12 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 def _write_report(error: BaseException) -> str | None:
     """The name of a new file with the traceback, the command and the versions."""
-    lines = [f"command: {shlex.join(sys.argv)}", f"python {platform.python_version()}"]
-    for package in ("pushdown-lm", "torch", "transformers", "tokenizers", "datasets", "numpy"):
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            lines.append(f"{package} {metadata.version(package)}")
-    lines += [platform.platform(), "", *traceback.format_exception(error)]
+    lines = [
+        f"command: {shlex.join(sys.argv)}",
+        *(f"{name} {value}" for name, value in versions().items()),
+        "",
+        *traceback.format_exception(error),
+    ]
     try:
         handle, name = tempfile.mkstemp(prefix="pushdown-error-", suffix=".txt")
         with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:

@@ -16,8 +16,9 @@ from pushdown_lm.trees import Tree, draw, to_brackets
 
 if TYPE_CHECKING:
     from pushdown_lm.search.beam import ScoredTree
-    from pushdown_lm.search.pushdown_scorer import Analysis, PushdownScorer
+    from pushdown_lm.search.pushdown_scorer import PushdownScorer
     from pushdown_lm.search.sampling import Sample
+    from pushdown_lm.search.search_scorer import Analysis, SearchScorer
 
 
 class TableFormat(StrEnum):
@@ -99,7 +100,7 @@ def marginal_row(line: int, analysis: Analysis) -> dict[str, Any]:
     }
 
 
-def joint_row(number: int, scorer: PushdownScorer, tree: Tree) -> dict[str, Any]:
+def joint_row(number: int, scorer: SearchScorer, tree: Tree) -> dict[str, Any]:
     """log2 p(x, y) of a tree."""
     log2_joint = bits(scorer.log_joint(tree))
     units = _per_unit(log2_joint, len(scorer.encode(tree.words).ids), len(tree.words))
@@ -116,7 +117,7 @@ def _per_unit(log2_prob: float, num_tokens: int, num_words: int) -> dict[str, An
 
 
 def surprisal_rows(
-    line: int, scorer: PushdownScorer, analysis: Analysis, unit: Unit, raw: bool
+    line: int, scorer: SearchScorer, analysis: Analysis, unit: Unit, raw: bool
 ) -> list[dict[str, Any]]:
     """The surprisals of a sentence, by token or by word."""
     return [
@@ -126,7 +127,7 @@ def surprisal_rows(
 
 
 def _units(
-    scorer: PushdownScorer, analysis: Analysis, unit: Unit, raw: bool
+    scorer: SearchScorer, analysis: Analysis, unit: Unit, raw: bool
 ) -> list[tuple[str, float]]:
     if unit is Unit.word:
         return analysis.words

@@ -51,7 +51,7 @@ from pushdown_lm.search.packaged import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from pushdown_lm.console import Advance
-    from pushdown_lm.search.pushdown_scorer import Analysis, PushdownScorer
+    from pushdown_lm.search.search_scorer import Analysis, SearchScorer
     from pushdown_lm.trees import Errors, Tree
 
 CHUNK = 64
@@ -269,12 +269,11 @@ def generate(
     """
     if out is not None:
         check_writable(out)
-    scorer = _load(model, beam, None, allow_unknown=False)
-    from pushdown_lm.search.bracket_scorer import BracketScorer
+    _show_loading(model)
+    from pushdown_lm.search.pushdown_scorer import PushdownScorer
     from pushdown_lm.search.sampling import logits_processors, sample
 
-    if isinstance(scorer, BracketScorer):
-        raise PushdownError(f"{model}: expected a Pushdown model, found one that reads brackets")
+    scorer = PushdownScorer.from_pretrained(model, beam=beam)
     processors = logits_processors(temperature=temperature, top_k=top_k, top_p=top_p)
     prompts = [scorer.encode(text).ids if text else () for text in prompt or [""]]
     wanted = [(ids, (at, number)) for at, ids in enumerate(prompts) for number in range(count)]
@@ -329,7 +328,7 @@ class _Task:
 
     @contextmanager
     def output(
-        self, scorer: PushdownScorer, items: Sequence[bytes] | None = None
+        self, scorer: SearchScorer, items: Sequence[bytes] | None = None
     ) -> Iterator[Output]:
         """Where the results go, after those of an interrupted command with the same settings.
 
@@ -344,7 +343,7 @@ class _Task:
             yield output
 
     def analyse(
-        self, scorer: PushdownScorer, pretokenised: bool, output: Output, label: str
+        self, scorer: SearchScorer, pretokenised: bool, output: Output, label: str
     ) -> Iterator[list[tuple[int, Analysis | None]]]:
         """Chunks of lines with what search finds, in order; None for a line that is left out.
 
@@ -358,7 +357,7 @@ class _Task:
                 output.save(end, self.failed)
 
     def _analyse_chunk(
-        self, scorer: PushdownScorer, start: int, end: int, pretokenised: bool, advance: Advance
+        self, scorer: SearchScorer, start: int, end: int, pretokenised: bool, advance: Advance
     ) -> list[tuple[int, Analysis | None]]:
         encoded = {}
         for number in range(start + 1, end + 1):
@@ -389,17 +388,22 @@ class _Task:
             raise typer.Exit(EXIT_SOME_FAILED)
 
 
-def _load(folder: str, beam: int, threshold: float | None, allow_unknown: bool) -> PushdownScorer:
-    show_loading(folder)
-    from transformers.utils import logging
-
+def _load(folder: str, beam: int, threshold: float | None, allow_unknown: bool) -> SearchScorer:
+    _show_loading(folder)
     from pushdown_lm.search.loading import load_parser
 
-    logging.disable_progress_bar()
     return load_parser(folder, beam=beam, threshold=threshold, allow_unknown=allow_unknown)
 
 
-def _score_trees(task: _Task, scorer: PushdownScorer, format: TableFormat) -> None:
+def _show_loading(folder: str) -> None:
+    """Say what is loaded, instead of Transformers."""
+    show_loading(folder)
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+
+
+def _score_trees(task: _Task, scorer: SearchScorer, format: TableFormat) -> None:
     from pushdown_lm.trees import to_brackets
 
     trees = _read_trees(task)

@@ -34,10 +34,7 @@ from torch import Tensor
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.evals.sg import Suite
 from pushdown_lm.files import atomic_write
-from pushdown_lm.search.bracket_scorer import BracketScorer
-from pushdown_lm.search.loading import BaseLMScorer, EvaluationScorer
-from pushdown_lm.search.pushdown_scorer import PushdownScorer
-from pushdown_lm.search.scorer import Progress
+from pushdown_lm.search.scorer import Progress, Scorer
 from pushdown_lm.trees import Span
 
 NOUNS = ("distractor", "head")
@@ -103,94 +100,6 @@ def agreement_prefixes(suite: Suite, regions: Regions) -> list[AgreementPrefix]:
     return list(prefixes)
 
 
-# ------------------------------------------------------------------ one sentence
-
-
-@dataclass(frozen=True, slots=True)
-class ReadAttention:
-    """What a model attends to while it reads a text."""
-
-    tokens: tuple[str, ...]
-    """BOS first, T of them."""
-    offsets: tuple[Span, ...]
-    """Characters of the tokens after BOS."""
-    weights: Tensor
-    """``(L, H, T, T)``."""
-
-    def on(self, span: Span) -> Tensor:
-        """The last token's attention on the tokens that overlap a span of characters. ``(L, H)``"""
-        return self.weights[:, :, -1, self._positions(span)].sum(-1)
-
-    def between(self, spans: Sequence[Span]) -> Tensor:
-        """Attention between BOS and spans of characters, over all layers and heads: ``(R, R)``.
-
-        Row: who attends, the mean of its tokens. Column: what is attended to, their sum.
-        """
-        groups = [[0], *map(self._positions, spans)]
-        weights = self.weights.double().mean((0, 1))
-        return torch.stack(
-            [
-                torch.stack([weights[rows][:, columns].sum(-1).mean() for columns in groups])
-                for rows in groups
-            ]
-        )
-
-    def _positions(self, span: Span) -> list[int]:
-        """The tokens that overlap a span of characters."""
-        return [
-            number
-            for number, (start, end) in enumerate(self.offsets, start=1)
-            if start < span[1] and span[0] < end
-        ]
-
-
-@torch.inference_mode()
-def read_attention(scorer: EvaluationScorer, text: str) -> ReadAttention:
-    """Read a text and keep all attention weights."""
-    if isinstance(scorer, BracketScorer):
-        raise PushdownError(
-            f"{scorer.name}: expected a model whose attention is on words, found one that reads "
-            "brackets"
-        )
-    if isinstance(scorer, PushdownScorer):
-        analysis = scorer.analyse([text])[0]
-        scores = torch.tensor(analysis.result.log_open_joints)
-        history = analysis.result.histories[int(scores.argmax())].tolist()
-        return _read_with_history(scorer, text, history)
-    if isinstance(scorer, BaseLMScorer):
-        shifts = range(1, len(scorer.parser.encode(text).ids) + 1)
-        return _read_with_history(scorer.parser, text, shifts)
-    batch = scorer.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-    ids = [scorer.bos_token_id, *batch["input_ids"]]
-    implementation = scorer.model.config._attn_implementation
-    scorer.model.set_attn_implementation("eager")
-    try:
-        output = scorer.model(
-            torch.tensor([ids], device=scorer.model.device), output_attentions=True
-        )
-    finally:
-        scorer.model.set_attn_implementation(implementation)
-    return ReadAttention(
-        tokens=tuple(scorer.tokenizer.convert_ids_to_tokens(ids)),
-        offsets=tuple(batch["offset_mapping"]),
-        weights=torch.cat(output.attentions).float().cpu(),
-    )
-
-
-def _read_with_history(scorer: PushdownScorer, text: str, history: Sequence[int]) -> ReadAttention:
-    encoded, device = scorer.encode(text), scorer.model.device
-    output = scorer.model(
-        torch.tensor([[scorer.model.config.bos_id, *encoded.ids]], device=device),
-        attachments=torch.tensor([[0, *history]], device=device),
-        output_attentions=True,
-    )
-    return ReadAttention(
-        tokens=(scorer.tokenizer.bos_token, *encoded.tokens),
-        offsets=encoded.offsets,
-        weights=torch.cat(output.attentions).float().cpu(),
-    )
-
-
 # ------------------------------------------------------------------ evaluation
 
 
@@ -249,9 +158,14 @@ class AttentionReport:
 
 
 def evaluate_attention(
-    scorer: EvaluationScorer, suites: Sequence[Suite], *, progress: Progress | None = None
+    scorer: Scorer, suites: Sequence[Suite], *, progress: Progress | None = None
 ) -> AttentionReport:
     """Mean attention on the head noun and the distractor when the verb is predicted."""
+    if not scorer.attends:
+        raise PushdownError(
+            f"{scorer.name}: expected a model whose attention is on words alone, found one that "
+            "reads brackets too"
+        )
     prefixes = {suite.name: agreement_prefixes(suite, _regions(suite)) for suite in suites}
     total, done = sum(map(len, prefixes.values())), 0
     results = {}
@@ -262,7 +176,7 @@ def evaluate_attention(
         numbers: list[int] = []
         for prefix in members:
             try:
-                read = read_attention(scorer, prefix.text)
+                read = scorer.read_attention(prefix.text)
             except PushdownError:  # it cannot be read
                 continue
             finally:

@@ -31,12 +31,12 @@ from pushdown_lm.evals.blimp import (
 )
 from pushdown_lm.evals.parsing import evaluate_parsing
 from pushdown_lm.evals.perplexity import evaluate_perplexity
-from pushdown_lm.evals.readable import ReadableScorer, Sentence, check_readable
+from pushdown_lm.evals.readable import ReadableScorer, check_readable
 from pushdown_lm.evals.sg import Suite, evaluate_sg, load_suites
 from pushdown_lm.evals.sharding import processes, sharded
 from pushdown_lm.evals.tree_perplexity import evaluate_tree_perplexity
 from pushdown_lm.search.loading import EvaluationScorer
-from pushdown_lm.search.scorer import Progress, ScoreCache, Scorer
+from pushdown_lm.search.scorer import Progress, ScoreCache, Scorer, Sentence
 from pushdown_lm.trees import Tree, binarize, read_trees
 
 if TYPE_CHECKING:
@@ -57,10 +57,8 @@ class Report(Protocol):
 class Asked:
     """A model that is asked."""
 
-    loaded: EvaluationScorer
-    """The model itself."""
     scorer: Scorer
-    """The same behind cache and processes."""
+    """The model, behind cache and processes."""
     unreadable: Collection[Sentence]
     """Sentences that are left out."""
     progress: Progress
@@ -125,7 +123,7 @@ def evaluate(
         scorer = ReadableScorer(scorer, unreadable) if unreadable else scorer
         with sentence_progress(label or evaluation.label, total) as progress:
             chunk_size = CHUNK * processes().num_processes
-            asked = Asked(loaded, scorer, unreadable, progress, chunk_size)
+            asked = Asked(scorer, unreadable, progress, chunk_size)
             report = evaluation.ask(asked)
         speed = None if remembered is None else remembered.sentences_per_second
         return Outcome(report, unreadable, speed)
@@ -203,7 +201,7 @@ def attention_evaluation(data: str | Path, *, limit: int | None = None) -> Evalu
             for suite in suites
             for prefix in agreement_prefixes(suite, REGIONS[suite.name])
         ],
-        lambda asked: evaluate_attention(asked.loaded, suites, progress=asked.progress),
+        lambda asked: evaluate_attention(asked.scorer, suites, progress=asked.progress),
     )
 
 
@@ -262,9 +260,8 @@ def tree_perplexity_evaluation(path: str | Path, *, limit: int | None = None) ->
         "Perplexity",
         [(place, tuple(tree.words)) for place, tree in placed],
         lambda asked: evaluate_tree_perplexity(
-            asked.loaded,
+            asked.scorer,
             [tree for _, tree in placed if tuple(tree.words) not in asked.unreadable],
-            through=asked.scorer,
             **asked.chunks,
         ),
     )

@@ -16,12 +16,9 @@ from typing import Any
 
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.search.loading import EvaluationScorer
-from pushdown_lm.search.pushdown_scorer import UnknownTokenError
-from pushdown_lm.search.scorer import Scorer, ScorerWrapper, Token
+from pushdown_lm.search.scorer import Scorer, ScorerWrapper, Sentence, Token
+from pushdown_lm.search.search_scorer import UnknownTokenError
 from pushdown_lm.trees import Tree
-
-Sentence = Any
-"""Raw text, or a tuple of words."""
 
 
 def check_readable(
@@ -65,10 +62,10 @@ class ReadableScorer(ScorerWrapper):
         super().__init__(scorer)
         self.unreadable = unreadable
 
-    def log_probs(self, sentences: Sequence[str]) -> list[float]:
+    def log_probs(self, sentences: Sequence[Sentence]) -> list[float]:
         return self._ask(self.scorer.log_probs, sentences, lambda _: math.nan)
 
-    def surprisals(self, sentences: Sequence[str]) -> list[list[Token]]:
+    def surprisals(self, sentences: Sequence[Sentence]) -> list[list[Token]]:
         return self._ask(
             self.scorer.surprisals,
             sentences,

@@ -21,7 +21,7 @@ from accelerate import PartialState  # type: ignore[import-untyped]
 from accelerate.utils import broadcast_object_list, gather_object  # type: ignore[import-untyped]
 
 from pushdown_lm.errors import PushdownError
-from pushdown_lm.search.scorer import Scorer, ScorerWrapper, Token
+from pushdown_lm.search.scorer import Scorer, ScorerWrapper, Sentence, Token
 from pushdown_lm.trees import Tree
 
 
@@ -53,10 +53,10 @@ class ShardedScorer(ScorerWrapper):
         super().__init__(scorer)
         self.state = state
 
-    def log_probs(self, sentences: Sequence[str]) -> list[float]:
+    def log_probs(self, sentences: Sequence[Sentence]) -> list[float]:
         return self._ask("log_probs", sentences)
 
-    def surprisals(self, sentences: Sequence[str]) -> list[list[Token]]:
+    def surprisals(self, sentences: Sequence[Sentence]) -> list[list[Token]]:
         return self._ask("surprisals", sentences)
 
     def parse(self, sentences: Sequence[Sequence[str]]) -> list[Tree | None]:

@@ -20,22 +20,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from rich.table import Table
 
-from pushdown_lm.data.batching import Collator
-from pushdown_lm.data.encoding import attach_tokens
-from pushdown_lm.data.text import detokenize
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.evals.perplexity import _perplexity
-from pushdown_lm.search.bracket_scorer import BracketScorer
-from pushdown_lm.search.loading import BaseLMScorer, EvaluationScorer
-from pushdown_lm.search.pushdown_scorer import PushdownScorer, UnknownTokenError
-from pushdown_lm.search.scorer import CausalLMScorer, Progress, Scorer, score_distinct
+from pushdown_lm.search.scorer import Progress, Scorer, score_distinct
+from pushdown_lm.search.search_scorer import UnknownTokenError
 from pushdown_lm.trees import Tree
-
-BATCH = 32
-"""Trees that are read at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,38 +87,34 @@ class TreePerplexityReport:
 
 
 def evaluate_tree_perplexity(
-    scorer: EvaluationScorer,
+    scorer: Scorer,
     trees: Sequence[Tree],
     *,
-    through: Scorer | None = None,
     chunk_size: int = 256,
     progress: Progress | None = None,
 ) -> TreePerplexityReport:
-    """Perplexities over trees; `through` is a cached or sharded form of the scorer, if any.
+    """Perplexities over trees.
 
-    Sentences with words outside a closed vocabulary are left out and counted. A plain language
-    model reads the trees' words as running text and knows the marginal only, as does a model that
-    reads brackets.
+    Sentences with words outside a closed vocabulary are left out and counted. A model that does not
+    score trees, as a plain language model, which reads their words as running text, and one that
+    reads brackets, knows the marginal only.
     """
     if not trees:
         raise PushdownError("expected at least one tree, got none")
-    parser = scorer.parser if isinstance(scorer, BaseLMScorer) else scorer
-    readable = [tree for tree in trees if _is_readable(parser, tree)]
+    readable = [tree for tree in trees if _is_readable(scorer, tree)]
     if not readable:
         raise PushdownError(
             f"expected words of the vocabulary, but all {len(trees)} trees have unknown words"
         )
-    sentences = [_sentence(parser, tree) for tree in readable]
-    scored = score_distinct(
-        (through or scorer).surprisals, sentences, chunk_size=chunk_size, progress=progress
-    )
+    sentences = [tuple(tree.words) for tree in readable]
+    scored = score_distinct(scorer.surprisals, sentences, chunk_size=chunk_size, progress=progress)
     bits = [token.surprisal for sentence in sentences for token in scored[sentence]]
     log_probs = {"marginal": -math.log(2) * math.fsum(bits)}
-    if not isinstance(parser, BracketScorer | CausalLMScorer) and parser.parses:
-        pairs = gold_log_probs(parser, readable)
-        conditional = math.fsum(tokens for tokens, _ in pairs)
-        attachments = math.fsum(attachments for _, attachments in pairs)
-        log_probs |= {"joint": conditional + attachments, "conditional": conditional}
+    if scorer.scores_trees:
+        scores = scorer.score_trees(readable)
+        conditional = math.fsum(score.tokens for score in scores)
+        structure = math.fsum(score.structure for score in scores)
+        log_probs |= {"joint": conditional + structure, "conditional": conditional}
     return TreePerplexityReport(
         scorer=scorer.describe(),
         sentences=len(readable),
@@ -138,48 +125,9 @@ def evaluate_tree_perplexity(
     )
 
 
-@torch.inference_mode()
-def gold_log_probs(scorer: PushdownScorer, trees: Sequence[Tree]) -> list[tuple[float, float]]:
-    """The log-probabilities of tokens and of attachments of each tree, EOS included, in nats.
-
-    Their sum is :meth:`PushdownScorer.log_joint`.
-    """
-    model, config = scorer.model, scorer.model.config
-    collate = Collator(config.eos_id)
-    results: list[tuple[float, float]] = []
-    for start in range(0, len(trees), BATCH):
-        examples = []
-        for tree in trees[start : start + BATCH]:
-            encoded = scorer.encode(tree.words)
-            attachments = attach_tokens(tree, encoded.leaf_counts)
-            ids = [config.bos_token_id, *encoded.ids, config.eos_token_id]
-            examples.append({"input_ids": ids, "attachments": attachments})
-        batch = {name: tensor.to(model.device) for name, tensor in collate(examples).items()}
-        labels = batch.pop("labels")
-        output = model(**batch)
-        tokens = _chosen(output.logits[:, :-1], labels[:, 1:])
-        attached = _chosen(output.attachment_logits, output.attachment_targets)
-        results += zip(tokens.tolist(), attached.tolist(), strict=True)
-    return results
-
-
-def _chosen(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """The summed log-probabilities of the targets of each row; negative ones do not count."""
-    log_probs = logits.double().log_softmax(-1).gather(-1, targets.clamp(min=0)[..., None])
-    return log_probs[..., 0].masked_fill(targets < 0, 0.0).sum(-1)
-
-
-def _is_readable(parser: EvaluationScorer, tree: Tree) -> bool:
-    if isinstance(parser, PushdownScorer):
-        try:
-            parser.encode(tree.words)
-        except UnknownTokenError:
-            return False
+def _is_readable(scorer: Scorer, tree: Tree) -> bool:
+    try:
+        scorer.check(tree.words)
+    except UnknownTokenError:
+        return False
     return True
-
-
-def _sentence(parser: EvaluationScorer, tree: Tree) -> Any:
-    """Words for the models of this library, running text for others."""
-    if isinstance(parser, PushdownScorer):
-        return tuple(tree.words)
-    return "".join(detokenize(tree.words))

@@ -23,7 +23,6 @@ import torch
 from rich.console import Console, Group
 from rich.table import Column, Table
 
-from pushdown_lm import __version__
 from pushdown_lm.console import progress
 from pushdown_lm.corpora.grammar import generate, vocabulary
 from pushdown_lm.corpora.grammar_suites import write_suites
@@ -35,6 +34,7 @@ from pushdown_lm.evals.sg import Suite, evaluate_sg, load_suite
 from pushdown_lm.experiments import plots
 from pushdown_lm.experiments.side_by_side import train_side_by_side
 from pushdown_lm.files import atomic_write, write_json
+from pushdown_lm.machine import software
 from pushdown_lm.search.loading import load_scorer
 from pushdown_lm.search.packaged import DEFAULT_MODEL, installed_models
 from pushdown_lm.search.pushdown_scorer import PushdownScorer
@@ -88,7 +88,7 @@ def run_demo(out: Path, seeds: Sequence[int], options: DemoOptions) -> dict[str,
     results: dict[str, Any] = {
         "options": asdict(options),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "versions": {"pushdown_lm": __version__, "torch": torch.__version__},
+        "versions": software(),
         "seeds": {},
     }
     for seed in seeds:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import torch
 
 from pushdown_lm.data.dataset import Data
 from pushdown_lm.errors import PushdownError
+from pushdown_lm.machine import software
 from pushdown_lm.training.recipe import Recipe, load_recipe
 from pushdown_lm.training.run import RECIPE, is_finished, run_recipe
 
@@ -39,13 +39,9 @@ def provenance(out: Path, command: str) -> dict[str, Any]:
     earlier: list[str] = []
     if (out / "results.json").exists():
         earlier = json.loads((out / "results.json").read_text(encoding="utf-8"))["commands"]
-    packages = ("pushdown-lm", "torch", "transformers", "numpy")
     return {
         "commands": [*(line for line in earlier if line != command), *([command] * bool(command))],
-        "versions": {
-            "python": platform.python_version(),
-            **{package: version(package) for package in packages},
-        },
+        "versions": software(),
         "machine": {"processor": platform.machine(), "threads": torch.get_num_threads()},
     }
 

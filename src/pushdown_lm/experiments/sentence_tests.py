@@ -23,8 +23,8 @@ from pushdown_lm.evals.evaluation import (
 )
 from pushdown_lm.evals.sg import SUITE_SETS
 from pushdown_lm.files import write_json
-from pushdown_lm.search.bracket_scorer import BracketScorer
-from pushdown_lm.search.loading import EvaluationScorer, load_scorer
+from pushdown_lm.search.loading import load_scorer
+from pushdown_lm.search.scorer import Scorer
 
 WIDER = ", wider search"
 
@@ -132,13 +132,13 @@ def run_tests(model: Path, folder: Path, data: TestData) -> None:
             write_json(_file(folder, name), {**report, "settings": data.settings(name)})
 
 
-def _applies(name: str, scorer: EvaluationScorer, is_wider: bool) -> bool:
-    """Whether a model can take a test: parsing asks for parses, a wider search for a search, and
-    attention for words that stand beside each other."""
+def _applies(name: str, scorer: Scorer, is_wider: bool) -> bool:
+    """Whether a model can take a test: parsing asks for parses, attention for attention on words,
+    and a wider search for a search."""
     if is_wider:
         return not scorer.is_exact
     if name == "attention":
-        return not isinstance(scorer, BracketScorer)
+        return scorer.attends
     return scorer.parses or not name.startswith("parsing")
 
 

@@ -21,10 +21,9 @@ from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 
 from pushdown_lm.errors import PushdownError
-from pushdown_lm.search.bracket_scorer import BracketScorer
 from pushdown_lm.search.defaults import DEFAULT_BEAM, DEFAULT_THRESHOLD
-from pushdown_lm.search.loading import BaseLMScorer, load_scorer
-from pushdown_lm.search.pushdown_scorer import PushdownScorer
+from pushdown_lm.search.loading import MODEL_TYPES, fastest_scorer, load_parser, model_type
+from pushdown_lm.search.packaged import find_model
 from pushdown_lm.search.scorer import Token, score_distinct
 
 DEFAULT_NEW_TOKENS = 64
@@ -59,19 +58,15 @@ class PushdownHarnessLM(LM):
         unknown = {name: value for name, value in unknown.items() if name != "max_batch_size"}
         if unknown:
             raise PushdownError(f"expected other model_args than {', '.join(unknown)}")
-        scorer = load_scorer(
-            pretrained,
-            beam=beam,
-            threshold=threshold,
-            allow_unknown=allow_unknown,
-            device=device if torch.accelerator.is_available() else "cpu",
-        )
-        if not isinstance(scorer, PushdownScorer | BaseLMScorer):
+        if model_type(find_model(pretrained)) not in MODEL_TYPES:
             raise PushdownError(
                 f"{pretrained}: expected a model of this library; others run with --model hf"
             )
-        self.scorer = scorer
-        self.pushdown = scorer.parser if isinstance(scorer, BaseLMScorer) else scorer
+        self.parser = load_parser(
+            pretrained, beam=beam, threshold=threshold, allow_unknown=allow_unknown
+        )
+        self.parser.model.to(device if torch.accelerator.is_available() else "cpu")
+        self.scorer = fastest_scorer(self.parser)
         self.score_eos = score_eos
         self.chunk_size = int(str(batch_size)) if str(batch_size).isdecimal() else 256
 
@@ -112,16 +107,16 @@ class PushdownHarnessLM(LM):
     @torch.inference_mode()
     def generate_until(self, requests: Sequence[Any]) -> list[str]:
         """The text that follows a context, up to the first of the strings that end it."""
-        if isinstance(self.pushdown, BracketScorer):
+        model, tokenizer = self.parser.model, self.parser.tokenizer
+        if not model.can_generate():
             raise PushdownError(
-                f"{self.scorer.name}: expected a model that generates text, found one that reads "
-                "brackets"
+                f"{self.scorer.name}: expected a model that generates text, found "
+                f"{self.parser.kind}"
             )
-        model, tokenizer = self.pushdown.model, self.pushdown.tokenizer
         results = []
         for request in requests:
             context, options = request.args
-            read = self.pushdown.encode(context.strip()).ids if context.strip() else ()
+            read = self.parser.encode(context.strip()).ids if context.strip() else ()
             prompt = torch.tensor([[model.config.bos_token_id, *read]], device=model.device)
             wanted = int(options.get("max_gen_toks", DEFAULT_NEW_TOKENS))
             output = model.generate(
@@ -140,11 +135,11 @@ class PushdownHarnessLM(LM):
     @property
     def _room(self) -> int:
         """Tokens that fit beside BOS."""
-        return (self.pushdown.model.config.max_positions or 1 << 30) - 1
+        return (self.parser.model.config.max_positions or 1 << 30) - 1
 
     def _parts(self, text: str) -> list[str]:
         words = text.split()
-        if len(words) < 2 or self.pushdown.count_tokens(text) <= self._room:
+        if len(words) < 2 or self.parser.count_tokens(text) <= self._room:
             return [text]
         middle = len(words) // 2
         return self._parts(" ".join(words[:middle])) + self._parts(" ".join(words[middle:]))
@@ -152,34 +147,7 @@ class PushdownHarnessLM(LM):
     def _read(self, texts: Sequence[str]) -> list[list[tuple[Token, bool]]]:
         """The tokens of each text, and whether each is the likeliest where it stands."""
         last = None if self.score_eos else -1
-        if isinstance(self.scorer, BracketScorer):
-            found = self.scorer.analyse(texts)
-            return [
-                list(zip(one.tokens, self.scorer.is_likeliest(one), strict=True))[:last]
-                for one in found
-            ]
-        if isinstance(self.scorer, PushdownScorer):
-            analyses = self.scorer.analyse(texts)
-            tokens = [analysis.tokens for analysis in analyses]
-            histories = [analysis.result.histories[0].tolist() for analysis in analyses]
-        else:
-            tokens = self.scorer.surprisals(texts)
-            histories = [list(range(1, len(scored))) for scored in tokens]
-        return [
-            list(zip(scored, self._likeliest(text, history), strict=True))[:last]
-            for text, scored, history in zip(texts, tokens, histories, strict=True)
-        ]
-
-    @torch.inference_mode()
-    def _likeliest(self, text: str, history: Sequence[int]) -> list[bool]:
-        model, ids = self.pushdown.model, self.pushdown.encode(text).ids
-        config, device = model.config, model.device
-        output = model(
-            torch.tensor([[config.bos_token_id, *ids]], device=device),
-            attachments=torch.tensor([[0, *history]], device=device),
-        )
-        targets = torch.tensor([*ids, config.eos_token_id], device=device)
-        return (output.logits[0].argmax(-1) == targets).tolist()
+        return [tokens[:last] for tokens in self.scorer.mark_likeliest(texts)]
 
 
 def _join(context: str, continuation: str) -> tuple[str, int]:

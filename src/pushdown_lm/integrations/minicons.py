@@ -23,8 +23,7 @@ import torch
 from minicons.scorer import LMScorer
 
 from pushdown_lm.errors import PushdownError
-from pushdown_lm.search.loading import BaseLMScorer, EvaluationScorer, load_scorer
-from pushdown_lm.search.pushdown_scorer import PushdownScorer
+from pushdown_lm.search.loading import EvaluationScorer, load_scorer
 from pushdown_lm.search.scorer import Token
 
 
@@ -79,10 +78,7 @@ class PushdownLMScorer(LMScorer):
         return Prepared(texts, list(map(self._count_tokens, preambles)), eos_token)
 
     def _count_tokens(self, text: str) -> int:
-        scorer = self.scorer.parser if isinstance(self.scorer, BaseLMScorer) else self.scorer
-        if isinstance(scorer, PushdownScorer):
-            return scorer.count_tokens(text) if text.strip() else 0
-        return len(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        return self.scorer.count_tokens(text) if text.strip() else 0
 
     def compute_stats(
         self,

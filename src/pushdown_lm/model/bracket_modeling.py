@@ -31,39 +31,26 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from pushdown_lm.data.batching import IGNORED
 from pushdown_lm.errors import ConfigError
-from pushdown_lm.model.attention import ATTENTION_NAME
 from pushdown_lm.model.bracket_configuration import BracketConfig
 from pushdown_lm.model.bracket_structure import (
     BracketStructure,
     bracket_structure,
     symbol_classes,
 )
+from pushdown_lm.model.decoder_model import DecoderModel, check_pluggable
 from pushdown_lm.model.forbidden import ForbiddenTokens
 from pushdown_lm.model.layers import attention_modules
 from pushdown_lm.model.output import PushdownOutput, mean_cross_entropy
 
 
-class BracketForCausalLM(PreTrainedModel):
+class BracketForCausalLM(DecoderModel):
     """A causal language model of bracketed sentences."""
 
     config: BracketConfig
     config_class = BracketConfig
-    base_model_prefix = "decoder"
-    main_input_name = "input_ids"
-    supports_gradient_checkpointing = True
-    _supports_sdpa = True
-    _supports_attention_backend = True
 
     def __init__(self, config: BracketConfig, decoder: PreTrainedModel | None = None) -> None:
-        super().__init__(config)
-        if decoder is None:
-            decoder = AutoModelForCausalLM.from_config(
-                config.decoder, attn_implementation=ATTENTION_NAME, trust_remote_code=False
-            )
-        else:
-            decoder.set_attn_implementation(ATTENTION_NAME)
-        self.decoder = decoder
-        self._no_split_modules = decoder._no_split_modules
+        super().__init__(config, decoder)
         self.forbidden = ForbiddenTokens(
             (config.bos_token_id, config.pad_token_id), end=config.eos_token_id
         )
@@ -71,11 +58,7 @@ class BracketForCausalLM(PreTrainedModel):
         self.post_init()
 
     def _check_decoder(self) -> None:
-        if not getattr(self.decoder, "_supports_attention_backend", False):
-            raise ConfigError(
-                f"{type(self.decoder).__name__} does not call its attention through Transformers' "
-                "AttentionInterface, so its attention cannot be masked"
-            )
+        check_pluggable(self.decoder, "its attention cannot be masked")
         layers = attention_modules(self.decoder).values()
         if self.config.kind == "tg" and not all(map(_rotates, layers)):
             raise ConfigError(
@@ -89,15 +72,6 @@ class BracketForCausalLM(PreTrainedModel):
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         """The decoder initializes its own weights, and there are no others."""
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.decoder.get_input_embeddings()
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        self.decoder.set_input_embeddings(value)
-
-    def get_output_embeddings(self) -> nn.Module:
-        return self.decoder.get_output_embeddings()
 
     def forward(
         self,

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 from huggingface_hub.dataclasses import strict
-from transformers import AutoConfig, PreTrainedConfig
-from transformers.configuration_utils import SubConfigSpec
+from transformers import AutoConfig
 
 from pushdown_lm.errors import ConfigError
-from pushdown_lm.model import relative_configuration as relative_configuration  # registers it
+from pushdown_lm.model.decoder_configuration import DecoderModelConfig, check_choice
 from pushdown_lm.trees.oracle import Legality
 
 Implementation: TypeAlias = Literal["reference", "gather", "tiled", "flex"]
@@ -26,7 +24,7 @@ DistanceCounts: TypeAlias = Literal["constituents", "open_tokens"]
 
 
 @strict
-class PushdownConfig(PreTrainedConfig):
+class PushdownConfig(DecoderModelConfig):
     """A decoder of Transformers with Pushdown Layers and an attachment head.
 
     ``pushdown_layers=[]`` without a head is the plain language model, the Base-LM of the paper's
@@ -35,12 +33,6 @@ class PushdownConfig(PreTrainedConfig):
     """
 
     model_type: ClassVar[str] = "pushdown"
-    sub_configs_defaults: ClassVar[dict[str, SubConfigSpec]] = {
-        "decoder_config": SubConfigSpec(config_class=AutoConfig, model_type="gpt2")
-    }
-
-    decoder_config: dict[str, Any] | PreTrainedConfig | None = None
-    """The decoder's own configuration; GPT-2's defaults if left out."""
     pushdown_layers: list[int] | None = None
     """Indices of the layers whose attention sees the tape; all of them if left out."""
     attachment_head: str | None = "mlp"
@@ -80,28 +72,10 @@ class PushdownConfig(PreTrainedConfig):
     """Weight of the attachment loss beside the language-model loss."""
     head_dropout: float = 0.0
     """Dropout inside the attachment head."""
-    bos_token_id: int | None = None
-    """ROOT of every sentence; the decoder's own if left out. May equal ``eos_token_id``."""
-    eos_token_id: int | None = None
-    """End of every sentence; the decoder's own if left out."""
-    pad_token_id: int | None = None
-    """Padding, never seen by the model; EOS if left out."""
-    tie_word_embeddings: bool = False
-    """Whether the decoder ties its embeddings (taken from its own configuration)."""
 
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
-        self.decoder_config = copy.deepcopy(self.decoder_config)  # its attention becomes ours
-        decoder = self.decoder
-        self.tie_word_embeddings = bool(getattr(decoder, "tie_word_embeddings", False))
-        for name in ("bos_token_id", "eos_token_id"):
-            if getattr(self, name) is None:
-                setattr(self, name, _single_id(decoder, name))
-        if self.bos_token_id is None:
-            self.bos_token_id = self.eos_token_id
-        if self.pad_token_id is None:
-            self.pad_token_id = self.eos_token_id
-        layers = range(decoder.num_hidden_layers)
+        layers = range(self.decoder.num_hidden_layers)
         if self.pushdown_layers is None:
             self.pushdown_layers = list(layers)
         self.pushdown_layers = sorted({int(layer) for layer in self.pushdown_layers})
@@ -113,10 +87,10 @@ class PushdownConfig(PreTrainedConfig):
             raise ConfigError(
                 f"pushdown_layers: the decoder has layers 0 to {len(layers) - 1}, got {outside}"
             )
-        _check_choice("attention", self.attention, get_args(Implementation))
-        _check_choice("attachment_head", self.attachment_head, (None, *get_args(HeadVariant)))
-        _check_choice("head_input", self.head_input, get_args(HeadInput))
-        _check_choice(
+        check_choice("attention", self.attention, get_args(Implementation))
+        check_choice("attachment_head", self.attachment_head, (None, *get_args(HeadVariant)))
+        check_choice("head_input", self.head_input, get_args(HeadInput))
+        check_choice(
             "attachment_probabilities",
             self.attachment_probabilities,
             get_args(AttachmentProbabilities),
@@ -126,8 +100,8 @@ class PushdownConfig(PreTrainedConfig):
                 "head_input: lower_layers are those below the first pushdown layer, and there are "
                 f"none with pushdown_layers {self.pushdown_layers}"
             )
-        _check_choice("distance_counts", self.distance_counts, get_args(DistanceCounts))
-        _check_choice("legality", self.legality, get_args(Legality))
+        check_choice("distance_counts", self.distance_counts, get_args(DistanceCounts))
+        check_choice("legality", self.legality, get_args(Legality))
         if (
             self.num_depths < 0
             or self.num_distances < 0
@@ -145,11 +119,6 @@ class PushdownConfig(PreTrainedConfig):
                 "eos_token_id: sentences end with an EOS token, but neither the configuration nor "
                 "the decoder's names one"
             )
-
-    @property
-    def decoder(self) -> PreTrainedConfig:
-        assert isinstance(self.decoder_config, PreTrainedConfig)
-        return self.decoder_config
 
     @property
     def uses_tape(self) -> bool:
@@ -173,50 +142,9 @@ class PushdownConfig(PreTrainedConfig):
         return self.pushdown_layers[0] if self.pushdown_layers else 0
 
     @property
-    def bos_id(self) -> int:
-        """ROOT, where the model needs one."""
-        return self._special_id("bos_token_id")
-
-    @property
-    def eos_id(self) -> int:
-        """EOS, where the model needs one."""
-        return self._special_id("eos_token_id")
-
-    @property
-    def pad_id(self) -> int:
-        """Padding, where the model needs it."""
-        return self._special_id("pad_token_id")
-
-    def _special_id(self, name: str) -> int:
-        value: int | None = getattr(self, name)
-        if value is None:
-            raise ConfigError(f"{name}: expected the number of a token, got none")
-        return value
-
-    @property
     def shared_boundary(self) -> bool:
         """Whether one token is both EOS and the ROOT of the next sentence."""
         return self.bos_token_id == self.eos_token_id
-
-    @property
-    def max_positions(self) -> int | None:
-        """The longest input that the decoder's positions allow, if they bound it."""
-        return getattr(self.decoder, "max_position_embeddings", None)
-
-    def get_text_config(self, *args: Any, **kwargs: Any) -> PreTrainedConfig:
-        return self.decoder.get_text_config(*args, **kwargs)
-
-
-def _check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
-    if value not in choices:
-        listed = ", ".join(str(choice) for choice in choices)
-        raise ConfigError(f"{name}: expected one of {listed}, got {value!r}")
-
-
-def _single_id(config: PreTrainedConfig, name: str) -> int | None:
-    """A token id of a decoder's configuration, the first if it lists several."""
-    value = getattr(config.get_text_config(), name, None)
-    return value[0] if isinstance(value, list) else value
 
 
 AutoConfig.register(PushdownConfig.model_type, PushdownConfig)

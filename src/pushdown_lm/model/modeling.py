@@ -29,10 +29,10 @@ from transformers import initialization as init
 
 from pushdown_lm.data.batching import IGNORED
 from pushdown_lm.errors import ConfigError
-from pushdown_lm.model import relative_decoder as relative_decoder  # registers it
-from pushdown_lm.model.attention import ATTENTION_NAME, TapeEmbedding, tape_features
+from pushdown_lm.model.attention import TapeEmbedding, tape_features
 from pushdown_lm.model.cache import PushdownCache
 from pushdown_lm.model.configuration import Implementation, PushdownConfig
+from pushdown_lm.model.decoder_model import DecoderModel, check_pluggable
 from pushdown_lm.model.forbidden import ForbiddenTokens
 from pushdown_lm.model.head import AttachmentHead
 from pushdown_lm.model.layers import attention_modules, lower_output, tap_query
@@ -50,35 +50,22 @@ class _Structure:
     candidates: Candidates
 
 
-class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
+class PushdownForCausalLM(DecoderModel, GenerationMixin):
     """A causal language model with Pushdown Layers and an attachment head."""
 
     config: PushdownConfig
     config_class = PushdownConfig
-    base_model_prefix = "decoder"
-    main_input_name = "input_ids"
-    supports_gradient_checkpointing = True
-    _supports_sdpa = True
-    _supports_attention_backend = True
 
     def __init__(self, config: PushdownConfig, decoder: PreTrainedModel | None = None) -> None:
-        super().__init__(config)
-        if decoder is None:
-            decoder = AutoModelForCausalLM.from_config(
-                config.decoder, attn_implementation=ATTENTION_NAME, trust_remote_code=False
-            )
-        else:
-            decoder.set_attn_implementation(ATTENTION_NAME)
-        self.decoder = decoder
-        self._no_split_modules = decoder._no_split_modules
+        super().__init__(config, decoder)
         never_next = (config.bos_token_id, config.pad_token_id, *(config.forbidden_tokens or ()))
         banned = () if config.as_published else never_next
         self.forbidden = ForbiddenTokens(banned, end=config.eos_token_id)
-        decoder.register_forward_hook(self.forbidden)
+        self.decoder.register_forward_hook(self.forbidden)
         self._add_tape_embeddings()
         self.head: AttachmentHead | None = None
         if config.attachment_head is not None:
-            embeddings: Any = decoder.get_input_embeddings()
+            embeddings: Any = self.get_input_embeddings()
             width, in_context = config.decoder.hidden_size, config.head_input == "lower_layers"
             self.head = AttachmentHead(
                 hidden_size=width,
@@ -129,11 +116,7 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
         **options: Any,
     ) -> PushdownForCausalLM:
         """The same for a model in memory, which becomes part of the Pushdown model."""
-        if not getattr(decoder, "_supports_attention_backend", False):
-            raise ConfigError(
-                f"{type(decoder).__name__} does not call its attention through Transformers' "
-                "AttentionInterface, so Pushdown Layers cannot be put into it"
-            )
+        check_pluggable(decoder, "Pushdown Layers cannot be put into it")
         layers = None if pushdown_layers is None else list(pushdown_layers)
         config = PushdownConfig(
             decoder_config=decoder.config,
@@ -188,15 +171,6 @@ class PushdownForCausalLM(PreTrainedModel, GenerationMixin):
         for module in self.modules():
             if isinstance(module, TapeEmbedding):
                 module.implementation = implementation
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.decoder.get_input_embeddings()
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        self.decoder.set_input_embeddings(value)
-
-    def get_output_embeddings(self) -> nn.Module:
-        return self.decoder.get_output_embeddings()
 
     # -------------------------------------------------------------- the parallel pass
 

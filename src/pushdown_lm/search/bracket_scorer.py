@@ -4,7 +4,7 @@
     scorer.log_prob("The dog is happy.")
     print(to_brackets(scorer.parse("The dog is happy.")))
 
-Sentences become tokens, and answers have their form, as with :class:`PushdownScorer`. Probabilities
+Sentences become tokens, and answers have their form, as with :class:`SearchScorer`. Probabilities
 are sums over the bracketings that word-synchronous search keeps
 (:mod:`pushdown_lm.search.word_beam`). Trees have labels and constituents of any number of children;
 where the :class:`~pushdown_lm.search.scorer.Scorer` protocol asks for binary trees, they are
@@ -15,26 +15,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, overload
 
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from pushdown_lm.data.tokenization import WordEncoder, load_tokenizer
+from pushdown_lm.data.tokenization import WordEncoder
+from pushdown_lm.errors import PushdownError
 from pushdown_lm.model.bracket_configuration import BracketConfig
 from pushdown_lm.model.bracket_modeling import BracketForCausalLM
-from pushdown_lm.model.loading import load_weights
 from pushdown_lm.search.beam import SearchError
 from pushdown_lm.search.defaults import DEFAULT_BEAM
-from pushdown_lm.search.packaged import find_model
-from pushdown_lm.search.pushdown_scorer import (
-    Analysis,
-    Encoded,
-    PushdownScorer,
-    Sentence,
-    _check_folder,
-)
+from pushdown_lm.search.read_attention import ReadAttention
+from pushdown_lm.search.scorer import Sentence, TreeScore
+from pushdown_lm.search.search_scorer import Analysis, Encoded, SearchScorer
 from pushdown_lm.search.word_beam import (
     DEFAULT_BATCH_ENTRIES,
     BracketResult,
@@ -44,55 +38,43 @@ from pushdown_lm.search.word_beam import (
 from pushdown_lm.trees import Tree, binarize
 from pushdown_lm.trees.linearization import TOKEN, actions_from_tree
 
-"""Stern et al.'s action beam."""
 
-
-class BracketScorer(PushdownScorer):
+class BracketScorer(SearchScorer):
     """Answers questions about sentences with a model that reads brackets.
 
+    Its attention is on brackets too, and in a Transformer Grammar on words that are not composed
+    yet only, so it has no attention on words to compare with that of other models. Nor are tokens
+    predicted apart from the structure: that a token comes next tells that no bracket does.
+
     Args:
-        beam: entries while brackets are read; a tenth of them is kept at each word, and a twentieth
-            may read the word after each bracket (:meth:`WordBeam.of`).
-        threshold: entries further than this below the best, in nats, are dropped.
+        beam: entries while brackets are read, Stern et al.'s action beam; a tenth of them is kept
+            at each word, and a twentieth may read the word after each bracket
+            (:meth:`WordBeam.of`).
         batch_entries: about how many entries are decoded at once.
-        allow_unknown: as for :class:`PushdownScorer`.
+        options: name, threshold and allow_unknown, as for :class:`SearchScorer`.
     """
 
     model: BracketForCausalLM
+    model_class = BracketForCausalLM
+    model_type = BracketConfig.model_type
+    kind = "a model that reads brackets"
 
     def __init__(
         self,
         model: BracketForCausalLM,
         tokenizer: PreTrainedTokenizerFast,
         *,
-        name: str | None = None,
         beam: int = DEFAULT_BEAM,
-        threshold: float | None = None,
         batch_entries: int = DEFAULT_BATCH_ENTRIES,
-        allow_unknown: bool = False,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            model,  # type: ignore[arg-type]
-            tokenizer,
-            name=name,
-            beam=beam,
-            threshold=threshold,
-            allow_unknown=allow_unknown,
-        )
+        super().__init__(model, tokenizer, beam=beam, **options)
         self.word_beam = WordBeam.of(beam)
         self.batch_entries = batch_entries
         table = model.config.nonterminals
         settings = self._encode_words.settings
         reserved = settings.reserved_ids | set(range(table.first, table.end))
         self._encode_words = WordEncoder(replace(settings, reserved_ids=reserved))
-
-    @classmethod
-    def from_pretrained(cls, folder: str | Path, **options: Any) -> BracketScorer:
-        """The model and the tokenizer saved together in a folder, or an installed model by name."""
-        name, folder = str(folder), find_model(folder)
-        _check_folder(folder, BracketConfig.model_type, "a model that reads brackets")
-        model = load_weights(BracketForCausalLM, folder, dtype=torch.float32)
-        return cls(model, load_tokenizer(folder), **{"name": name, **options})
 
     def describe(self) -> dict[str, Any]:
         beam = self.word_beam
@@ -103,8 +85,20 @@ class BracketScorer(PushdownScorer):
         }
 
     @property
+    def depends_on_parse(self) -> bool:
+        return True
+
+    @property
     def parses(self) -> bool:
         return True
+
+    @property
+    def attends(self) -> bool:
+        return False
+
+    @property
+    def scores_trees(self) -> bool:
+        return False
 
     def analyse_batches(self, encoded: Sequence[Encoded]) -> Iterator[dict[int, Analysis]]:
         for batch in word_search_batches(
@@ -115,8 +109,7 @@ class BracketScorer(PushdownScorer):
             batch_entries=self.batch_entries,
         ):
             yield {
-                number: Analysis(encoded[number], result, self.tokenizer.eos_token)
-                for number, result in batch.items()
+                number: self.analysis(encoded[number], result) for number, result in batch.items()
             }
 
     @overload
@@ -133,7 +126,7 @@ class BracketScorer(PushdownScorer):
     def symbols(self, sentence: Sequence[int], actions: Sequence[int]) -> list[int]:
         """BOS, the tokens of a sentence among their brackets, and EOS."""
         config = self.model.config
-        tokens = [config.bos_token_id or 0, *sentence, config.eos_token_id or 0]
+        tokens = [config.bos_id, *sentence, config.eos_id]
         return config.nonterminals.linearize(tokens, [TOKEN, *actions, TOKEN])
 
     @torch.inference_mode()
@@ -156,10 +149,17 @@ class BracketScorer(PushdownScorer):
         assert output.loss is not None
         return -float(output.loss)
 
+    def score_trees(self, trees: Sequence[Tree]) -> list[TreeScore]:
+        raise self._refusal("whose tokens are predicted apart from the structure")
+
+    def read_attention(self, text: str) -> ReadAttention:
+        raise self._refusal("whose attention is on words")
+
+    def _refusal(self, expected: str) -> PushdownError:
+        return PushdownError(f"{self.name}: expected a model {expected}, found {self.kind}")
+
     @torch.inference_mode()
     def is_likeliest(self, analysis: Analysis) -> list[bool]:
-        """Whether each token is the likeliest of all tokens where it stands, EOS included, under
-        the most probable bracketing."""
         assert isinstance(analysis.result, BracketResult)
         actions = analysis.result.actions(0)
         symbols = torch.tensor(self.symbols(analysis.sentence.ids, actions))

@@ -13,10 +13,12 @@ from pushdown_lm.search.bracket_scorer import BracketScorer
 from pushdown_lm.search.defaults import DEFAULT_BEAM, DEFAULT_THRESHOLD
 from pushdown_lm.search.packaged import find_model
 from pushdown_lm.search.pushdown_scorer import PushdownScorer
-from pushdown_lm.search.scorer import CausalLMScorer, _Encoding
+from pushdown_lm.search.read_attention import ReadAttention
+from pushdown_lm.search.scorer import CausalLMScorer, Sentence, TreeScore, _Encoding
+from pushdown_lm.search.search_scorer import SearchScorer
 from pushdown_lm.trees import Tree
 
-EvaluationScorer = PushdownScorer | CausalLMScorer
+EvaluationScorer = SearchScorer | CausalLMScorer
 MODEL_TYPES = ("pushdown", "bracket_lm")
 """Of the models of this library."""
 
@@ -29,7 +31,7 @@ class BaseLMScorer(CausalLMScorer):
     the attachment head, if the model has one.
     """
 
-    def __init__(self, parser: PushdownScorer) -> None:
+    def __init__(self, parser: SearchScorer) -> None:
         config = parser.model.config
         super().__init__(
             parser.model.decoder,
@@ -47,15 +49,25 @@ class BaseLMScorer(CausalLMScorer):
     def parses(self) -> bool:
         return self.parser.parses
 
+    @property
+    def scores_trees(self) -> bool:
+        return self.parser.scores_trees
+
     def parse(self, sentences: Sequence[Sequence[str]]) -> list[Tree | None]:
         return self.parser.parse(sentences)
 
-    def check(self, sentence: str | Sequence[str]) -> None:
-        self.parser.check(sentence)
+    def score_trees(self, trees: Sequence[Tree]) -> list[TreeScore]:
+        return self.parser.score_trees(trees)
 
-    def _encode(self, sentences: Sequence[str]) -> list[_Encoding]:
+    def read_attention(self, text: str) -> ReadAttention:
+        return self.parser.read_attention(text)
+
+    def count_tokens(self, sentence: Sentence) -> int:
+        return self.parser.count_tokens(sentence)
+
+    def _encode(self, sentences: Sequence[Sentence]) -> list[_Encoding]:
         encoded = map(self.parser.encode, sentences)
-        return [_Encoding(list(sentence.ids), list(sentence.offsets)) for sentence in encoded]
+        return [_Encoding(one.text, list(one.ids), list(one.offsets)) for one in encoded]
 
 
 def load_scorer(
@@ -71,12 +83,10 @@ def load_scorer(
     ``config.json`` decides. A plain language model knows neither beam nor threshold, and its
     tokenizer alone says how it reads unknown words.
     """
-    scorer: EvaluationScorer
-    if _model_type(find_model(folder)) in MODEL_TYPES:
-        scorer = load_parser(folder, beam=beam, threshold=threshold, allow_unknown=allow_unknown)
-        scorer.model.to(device)
-        is_base = not isinstance(scorer, BracketScorer) and not scorer.model.config.pushdown_layers
-        return BaseLMScorer(scorer) if is_base else scorer
+    if model_type(find_model(folder)) in MODEL_TYPES:
+        parser = load_parser(folder, beam=beam, threshold=threshold, allow_unknown=allow_unknown)
+        parser.model.to(device)
+        return fastest_scorer(parser)
     try:
         scorer = CausalLMScorer.from_pretrained(find_model(folder), name=str(folder))
     except PushdownError:
@@ -88,26 +98,32 @@ def load_scorer(
     return scorer
 
 
+def fastest_scorer(parser: SearchScorer) -> EvaluationScorer:
+    """The parser itself, or the exact scorer of its model where no token depends on the parse."""
+    return parser if parser.depends_on_parse else BaseLMScorer(parser)
+
+
 def load_parser(
     folder: str | Path,
     *,
     beam: int = DEFAULT_BEAM,
     threshold: float | None = DEFAULT_THRESHOLD,
     allow_unknown: bool = False,
-) -> PushdownScorer:
+) -> SearchScorer:
     """The scorer of a Pushdown model, or of a model that reads brackets."""
     found = find_model(folder)
-    is_bracketed = (found / "config.json").is_file() and _model_type(found) == "bracket_lm"
-    kind = BracketScorer if is_bracketed else PushdownScorer
+    is_bracketed = (found / "config.json").is_file() and model_type(found) == "bracket_lm"
+    kind: type[SearchScorer] = BracketScorer if is_bracketed else PushdownScorer
     return kind.from_pretrained(folder, beam=beam, threshold=threshold, allow_unknown=allow_unknown)
 
 
 def check_model_folder(folder: str | Path) -> None:
     """Raise an error unless a folder names its kind of model, before any work is done."""
-    _model_type(find_model(folder))
+    model_type(find_model(folder))
 
 
-def _model_type(folder: Path) -> str:
+def model_type(folder: Path) -> str:
+    """The kind of model that a folder says it holds."""
     path = folder / "config.json"
     try:
         return str(json.loads(path.read_text(encoding="utf-8"))["model_type"])

@@ -1,12 +1,15 @@
 """The protocol through which every evaluation sees a model, and two implementations of it.
 
-An evaluation asks a model for three things only: the log-probability of a sentence, the
-surprisal of each of its tokens, and a parse of its words. `CausalLMScorer` answers the first
-two for any plain causal language model; `ScoreCache` wraps any scorer and remembers on disk
-what it has answered, so that an interrupted evaluation resumes where it left off.
+An evaluation asks a model for the log-probability of a sentence, the surprisal of each of its
+tokens, and, if the model says that it can tell, a parse of its words, the probability of a given
+tree, or what it attends to. `CausalLMScorer` answers for any plain causal language model;
+`ScoreCache` wraps any scorer and remembers on disk what it has answered, so that an interrupted
+evaluation resumes where it left off.
 
 Conventions that every scorer keeps:
 
+- A sentence is raw text, or a sequence of words; a plain language model reads words as running
+  text.
 - BOS is prepended and never scored; EOS is scored, once, as the last token.
 - Log-probabilities are natural logs; surprisals are bits. For every sentence
   ``log_prob == -ln 2 * sum(token.surprisal for token in tokens)``.
@@ -24,9 +27,19 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    runtime_checkable,
+)
 
+from pushdown_lm.data.text import detokenize
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.files import read_appended
 from pushdown_lm.trees import Tree
@@ -35,10 +48,15 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from pushdown_lm.search.read_attention import ReadAttention
+
 Progress = Callable[[int, int], None]
 """Called with (sentences scored so far, sentences in all) after every chunk."""
 
-Sentence = TypeVar("Sentence", bound=Hashable)
+Sentence: TypeAlias = str | Sequence[str]
+"""Raw text, or words."""
+
+Item = TypeVar("Item", bound=Hashable)
 Score = TypeVar("Score")
 
 
@@ -60,6 +78,15 @@ class Token:
     """-log2 p(token | everything before it)."""
 
 
+class TreeScore(NamedTuple):
+    """Natural logs, EOS included; their sum is log p(x, y) of a sentence and its tree."""
+
+    tokens: float
+    """sum_t log p(x_t | x_<t, y so far)."""
+    structure: float
+    """The rest: of the attachments, each given the tokens and attachments before it."""
+
+
 @runtime_checkable
 class Scorer(Protocol):
     """What an evaluation may ask of a model; results come in the order of the input."""
@@ -71,32 +98,46 @@ class Scorer(Protocol):
         """Whether the model can :meth:`parse`."""
 
     @property
+    def scores_trees(self) -> bool:
+        """Whether the model can :meth:`score_trees`."""
+
+    @property
+    def attends(self) -> bool:
+        """Whether the model can :meth:`read_attention`."""
+
+    @property
     def is_exact(self) -> bool:
         """Whether log-probabilities are exact, not sums over the parses that a search keeps."""
 
     def describe(self) -> dict[str, Any]:
         """Model, tokenizer, beam and versions: all that decides the scores, ready for JSON."""
 
-    def check(self, sentence: str | Sequence[str]) -> None:
-        """Raise :class:`PushdownError` unless the model can read a sentence, raw text or words."""
+    def check(self, sentence: Sentence) -> None:
+        """Raise :class:`PushdownError` unless the model can read a sentence."""
 
-    def log_probs(self, sentences: Sequence[str]) -> list[float]:
+    def log_probs(self, sentences: Sequence[Sentence]) -> list[float]:
         """Natural log-probability of each whole sentence, EOS included."""
 
-    def surprisals(self, sentences: Sequence[str]) -> list[list[Token]]:
+    def surprisals(self, sentences: Sequence[Sentence]) -> list[list[Token]]:
         """The tokens of each sentence with their surprisals in bits, EOS last."""
 
     def parse(self, sentences: Sequence[Sequence[str]]) -> list[Tree | None]:
         """A binary tree over the words of each sentence; None where a word is unknown."""
 
+    def score_trees(self, trees: Sequence[Tree]) -> list[TreeScore]:
+        """How probable the tokens and the structure of each tree are."""
+
+    def read_attention(self, text: str) -> ReadAttention:
+        """What the model attends to while it reads a text that may go on."""
+
 
 def score_distinct(
-    score: Callable[[Sequence[Sentence]], list[Score]],
-    sentences: Iterable[Sentence],
+    score: Callable[[Sequence[Item]], list[Score]],
+    sentences: Iterable[Item],
     *,
     chunk_size: int = 256,
     progress: Progress | None = None,
-) -> dict[Sentence, Score]:
+) -> dict[Item, Score]:
     """Scores every distinct sentence once, chunk by chunk.
 
     >>> score_distinct(lambda chunk: [len(s) for s in chunk], ["a", "bcd", "a"])
@@ -105,7 +146,7 @@ def score_distinct(
     if chunk_size < 1:
         raise PushdownError(f"chunk_size: expected a number of at least 1, got {chunk_size}")
     distinct = list(dict.fromkeys(sentences))
-    scores: dict[Sentence, Score] = {}
+    scores: dict[Item, Score] = {}
     for begin in range(0, len(distinct), chunk_size):
         chunk = distinct[begin : begin + chunk_size]
         scores.update(zip(chunk, score(chunk), strict=True))
@@ -125,9 +166,15 @@ def weights_fingerprint(model: torch.nn.Module) -> str:
     return digest.hexdigest()
 
 
+def model_versions() -> dict[str, str]:
+    """Versions of the packages that a model's numbers come from."""
+    return {package: version(package) for package in ("torch", "transformers", "tokenizers")}
+
+
 class _Encoding(NamedTuple):
     """A sentence as the model sees it: BOS ids[0] ids[1] ... predicts ids[0] ids[1] ... EOS."""
 
+    text: str
     ids: list[int]
     offsets: list[tuple[int, int]]
 
@@ -178,10 +225,6 @@ class CausalLMScorer:
 
     @cached_property
     def _description(self) -> dict[str, Any]:
-        import tokenizers
-        import torch
-        import transformers
-
         vocabulary = self.tokenizer.name_or_path or type(self.tokenizer).__name__
         return {
             "model": self.name,
@@ -192,11 +235,7 @@ class CausalLMScorer:
             "bos_token_id": self.bos_token_id,
             "eos_token_id": self.eos_token_id,
             "beam": None,
-            "versions": {
-                "torch": torch.__version__,
-                "transformers": transformers.__version__,
-                "tokenizers": tokenizers.__version__,
-            },
+            "versions": model_versions(),
         }
 
     def describe(self) -> dict[str, Any]:
@@ -207,64 +246,126 @@ class CausalLMScorer:
         return False
 
     @property
+    def scores_trees(self) -> bool:
+        return False
+
+    @property
+    def attends(self) -> bool:
+        return True
+
+    @property
     def is_exact(self) -> bool:
         return True
 
-    def check(self, sentence: str | Sequence[str]) -> None:
-        if isinstance(sentence, str):
-            self._encode([sentence])
+    def check(self, sentence: Sentence) -> None:
+        self._encode([sentence])
 
-    def log_probs(self, sentences: Sequence[str]) -> list[float]:
+    def count_tokens(self, sentence: Sentence) -> int:
+        """How many tokens a sentence has, which may be more than the model's positions."""
+        return len(self._tokenize([sentence])[0].ids)
+
+    def log_probs(self, sentences: Sequence[Sentence]) -> list[float]:
         encodings = self._encode(sentences)
         return [math.fsum(log_probs) for log_probs in self._token_log_probs(encodings)]
 
-    def surprisals(self, sentences: Sequence[str]) -> list[list[Token]]:
+    def surprisals(self, sentences: Sequence[Sentence]) -> list[list[Token]]:
         encodings = self._encode(sentences)
-        return [
-            [
-                Token(text, start, end, -log_prob / math.log(2))
-                for text, (start, end), log_prob in zip(
-                    self.tokenizer.convert_ids_to_tokens([*encoding.ids, self.eos_token_id]),
-                    [*encoding.offsets, (len(sentence), len(sentence))],
-                    log_probs,
-                    strict=True,
-                )
-            ]
-            for sentence, encoding, log_probs in zip(
-                sentences, encodings, self._token_log_probs(encodings), strict=True
-            )
-        ]
+        log_probs = self._token_log_probs(encodings)
+        return list(map(self._tokens, encodings, log_probs))
+
+    def mark_likeliest(self, sentences: Sequence[Sentence]) -> list[list[tuple[Token, bool]]]:
+        """The tokens of each sentence, and whether each is the likeliest where it stands."""
+        encodings = self._encode(sentences)
+        results: list[list[tuple[Token, bool]]] = [[] for _ in encodings]
+        for batch, log_probs, targets in self._read(encodings):
+            chosen = log_probs.gather(-1, targets[..., None])[..., 0].tolist()
+            likeliest = (log_probs.argmax(-1) == targets).tolist()
+            for row, index in enumerate(batch):
+                tokens = self._tokens(encodings[index], chosen[row])
+                results[index] = list(zip(tokens, likeliest[row], strict=False))
+        return results
 
     def parse(self, sentences: Sequence[Sequence[str]]) -> list[Tree | None]:
-        raise PushdownError(
-            f"expected a model that parses, got {self.name!r}, a plain causal language model"
+        raise self._refusal("that parses")
+
+    def score_trees(self, trees: Sequence[Tree]) -> list[TreeScore]:
+        raise self._refusal("that predicts trees")
+
+    def _refusal(self, expected: str) -> PushdownError:
+        return PushdownError(
+            f"expected a model {expected}, got {self.name!r}, a plain causal language model"
         )
 
-    def _encode(self, sentences: Sequence[str]) -> list[_Encoding]:
+    def read_attention(self, text: str) -> ReadAttention:
+        import torch
+
+        from pushdown_lm.search.read_attention import ReadAttention
+
+        [encoding] = self._encode([text])
+        ids = [self.bos_token_id, *encoding.ids]
+        implementation = self.model.config._attn_implementation
+        self.model.set_attn_implementation("eager")
+        try:
+            with torch.inference_mode():
+                output = self.model(
+                    torch.tensor([ids], device=self.model.device), output_attentions=True
+                )
+        finally:
+            self.model.set_attn_implementation(implementation)
+        return ReadAttention(
+            tokens=tuple(self.tokenizer.convert_ids_to_tokens(ids)),
+            offsets=tuple(encoding.offsets),
+            weights=torch.cat(output.attentions).float().cpu(),
+        )
+
+    def _tokens(self, encoding: _Encoding, log_probs: Sequence[float]) -> list[Token]:
+        """The tokens and EOS with their surprisals; what follows is padding."""
+        texts = self.tokenizer.convert_ids_to_tokens([*encoding.ids, self.eos_token_id])
+        end = len(encoding.text)
+        offsets = [*encoding.offsets, (end, end)]
+        return [
+            Token(text, start, stop, -log_prob / math.log(2))
+            for text, (start, stop), log_prob in zip(texts, offsets, log_probs, strict=False)
+        ]
+
+    def _tokenize(self, sentences: Sequence[Sentence]) -> list[_Encoding]:
         if not sentences:
             return []
-        batch = self.tokenizer(
-            list(sentences), add_special_tokens=False, return_offsets_mapping=True
-        )
+        texts = [
+            sentence if isinstance(sentence, str) else "".join(detokenize(sentence))
+            for sentence in sentences
+        ]
+        batch = self.tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True)
+        return list(map(_Encoding, texts, batch["input_ids"], batch["offset_mapping"]))
+
+    def _encode(self, sentences: Sequence[Sentence]) -> list[_Encoding]:
+        encodings = self._tokenize(sentences)
         limit = getattr(self.model.config, "max_position_embeddings", None)
-        encodings = []
-        for sentence, ids, offsets in zip(
-            sentences, batch["input_ids"], batch["offset_mapping"], strict=True
-        ):
+        for text, ids, _ in encodings:
             if limit is not None and len(ids) + 1 > limit:
                 raise PushdownError(
                     f"expected a sentence of at most {limit - 1} tokens (the context of "
-                    f"{self.name!r} less BOS), got {len(ids)}: {sentence[:60]!r}..."
+                    f"{self.name!r} less BOS), got {len(ids)}: {text[:60]!r}..."
                 )
-            encodings.append(_Encoding(ids, offsets))
         return encodings
 
     def _token_log_probs(self, encodings: Sequence[_Encoding]) -> list[list[float]]:
         """Natural log-probabilities of the tokens and EOS of each sentence."""
+        results: list[list[float]] = [[] for _ in encodings]
+        for batch, log_probs, targets in self._read(encodings):
+            chosen = log_probs.gather(-1, targets[..., None])[..., 0].cpu()
+            for index, row in zip(batch, chosen, strict=True):
+                results[index] = row[: len(encodings[index].ids) + 1].tolist()
+        return results
+
+    def _read(
+        self, encodings: Sequence[_Encoding]
+    ) -> Iterator[tuple[list[int], torch.Tensor, torch.Tensor]]:
+        """Batches: the sentences' numbers, log-probabilities ``(B, T, V)``, tokens ``(B, T)``."""
         import torch
         from torch.nn.functional import log_softmax
 
-        results: list[list[float]] = [[] for _ in encodings]
+        device = self.model.device
         for batch in self._batches([len(encoding.ids) + 1 for encoding in encodings]):
             width = max(len(encodings[index].ids) for index in batch) + 1
             shape = (len(batch), width)
@@ -277,16 +378,12 @@ class CausalLMScorer:
                 inputs[row, 1 : len(ids) + 1] = ids
                 targets[row, : len(ids)] = ids
                 mask[row, : len(ids) + 1] = 1
-            device = self.model.device
             with torch.inference_mode():
                 logits = self.model(
                     input_ids=inputs.to(device), attention_mask=mask.to(device), use_cache=False
                 ).logits  # (B, T, V)
                 log_probs = log_softmax(logits.float(), dim=-1)
-                log_probs = log_probs.gather(-1, targets.to(device).unsqueeze(-1)).squeeze(-1)
-            for index, row_log_probs in zip(batch, log_probs.cpu(), strict=True):
-                results[index] = row_log_probs[: len(encodings[index].ids) + 1].tolist()
-        return results
+            yield batch, log_probs, targets.to(device)
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:
         """Indices grouped by length, each group within the token budget once padded."""
@@ -320,14 +417,28 @@ class ScorerWrapper:
         return self.scorer.parses
 
     @property
+    def scores_trees(self) -> bool:
+        return self.scorer.scores_trees
+
+    @property
+    def attends(self) -> bool:
+        return self.scorer.attends
+
+    @property
     def is_exact(self) -> bool:
         return self.scorer.is_exact
 
     def describe(self) -> dict[str, Any]:
         return self.scorer.describe()
 
-    def check(self, sentence: str | Sequence[str]) -> None:
+    def check(self, sentence: Sentence) -> None:
         self.scorer.check(sentence)
+
+    def score_trees(self, trees: Sequence[Tree]) -> list[TreeScore]:
+        return self.scorer.score_trees(trees)
+
+    def read_attention(self, text: str) -> ReadAttention:
+        return self.scorer.read_attention(text)
 
 
 class ScoreCache(ScorerWrapper):
@@ -358,11 +469,11 @@ class ScoreCache(ScorerWrapper):
         """How fast the scorer itself has been, on all that it was asked; None if on nothing."""
         return self._num_scored / self._seconds if self._num_scored else None
 
-    def log_probs(self, sentences: Sequence[str]) -> list[float]:
+    def log_probs(self, sentences: Sequence[Sentence]) -> list[float]:
         return self._remember("log_prob", sentences, self.scorer.log_probs)
 
-    def surprisals(self, sentences: Sequence[str]) -> list[list[Token]]:
-        def rows(missing: Sequence[str]) -> list[list[tuple[str, int, int, float]]]:
+    def surprisals(self, sentences: Sequence[Sentence]) -> list[list[Token]]:
+        def rows(missing: Sequence[Sentence]) -> list[list[tuple[str, int, int, float]]]:
             return [
                 [(token.text, token.start, token.end, token.surprisal) for token in tokens]
                 for tokens in self.scorer.surprisals(missing)
