@@ -11,7 +11,7 @@ import typer
 
 from pushdown_lm.cli.corpus_code import EXAMPLES as CODE_EXAMPLES
 from pushdown_lm.cli.corpus_code import code
-from pushdown_lm.cli.data import ConstituentsChoice, OnError
+from pushdown_lm.cli.data import ConstituentsChoice, NonprojectiveChoice, OnError
 
 app = typer.Typer(help=__doc__, no_args_is_help=True)
 app.command(epilog=CODE_EXAMPLES)(code)
@@ -271,6 +271,55 @@ def show(
         typer.echo(json_module.dumps(card, indent=2, ensure_ascii=False))
     else:
         _print_card(card)
+
+
+@app.command()
+def compare(
+    trees: Annotated[Path, typer.Argument(help="A file of trees: brackets or CoNLL-U.")],
+    gold: Annotated[Path, typer.Argument(help="Other trees of the same sentences.")],
+    constituents: ByRule = ConstituentsChoice.penn,
+    language: Language = "en",
+    nonprojective: Annotated[
+        NonprojectiveChoice, typer.Option(help="Report crossing dependencies, or lift them.")
+    ] = NonprojectiveChoice.lift,
+    json: Annotated[bool, typer.Option("--json", help="The figures as JSON.")] = False,
+) -> None:
+    """Agreement of two files of trees: unlabeled bracketing F1.
+
+    Constituents of two words or more count, unary chains as one; the whole sentence does not.
+
+    pushdown corpus compare gum.conllu gum.trees --constituents penn
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from pushdown_lm.errors import PushdownError
+    from pushdown_lm.evals.parsing import score_brackets
+    from pushdown_lm.trees import read_trees
+
+    ours, theirs = (
+        list(
+            read_trees(
+                path,
+                constituents=constituents.value,
+                nonprojective=nonprojective.value,
+                language=language,
+            )
+        )
+        for path in (trees, gold)
+    )
+    if len(ours) != len(theirs):
+        raise PushdownError(
+            f"{gold}: expected {len(ours):,} trees, as in {trees}, found {len(theirs):,}"
+        )
+    score = score_brackets(theirs, ours, whole_sentence=False).to_json()
+    if json:
+        typer.echo(json_module.dumps(score, indent=2))
+        return
+    table = Table("F1", "precision", "recall", "exact match", "sentences")
+    shares = (score[name] for name in ("f1", "precision", "recall", "exact_match"))
+    table.add_row(*(f"{share:.1%}" for share in shares), f"{len(ours):,}")
+    Console().print(table)
 
 
 def _print_card(card: dict[str, Any]) -> None:

@@ -1,8 +1,9 @@
 """Punctuation marks put into a tree over the other words.
 
 A mark belongs to the smallest constituent around it, at the ends of the sentence to the whole.
-Brackets make a constituent with what is between them, a closing quotation mark stands in the
-constituent of the opening one, and the second comma of an apposition in that of the first.
+Brackets, and dashes in pairs, make a constituent with what is between them; a closing quotation
+mark stands in the constituent of the opening one, and the second comma of an apposition in that of
+the first.
 """
 
 from __future__ import annotations
@@ -12,27 +13,36 @@ from collections.abc import Iterator, Sequence
 from pushdown_lm.trees.nodes import Child, Node, end_of, start_of
 
 OPENING, CLOSING = "([{", ")]}"
-QUOTES = {'"': '"', "''": "``", "``": "", "”": "“", "“": ""}
-"""Quotation marks, and the mark that each of them may close."""
+DASHES = frozenset({"-", "--", "–", "—"})
+QUOTES = {'"': '"', "''": "``", "”": "“", "'": "'", "’": "‘"}
+"""Closing quotation marks, and the mark that opens each."""
 
 
-def insert_punctuation(words: Sequence[str], root: Child, marks: Sequence[int]) -> Child:
-    """The tree with the marks, given by their numbers, from 1."""
-    return _Punctuation(words, root).insert(marks)
+def insert_punctuation(
+    words: Sequence[str], heads: Sequence[int], root: Child, marks: Sequence[int]
+) -> Child:
+    """The tree with the marks, given by their numbers, from 1, as `heads` has them."""
+    return _Punctuation(words, heads, root).insert(marks)
 
 
 class _Punctuation:
     """Puts punctuation marks into a tree over the other words."""
 
-    def __init__(self, words: Sequence[str], root: Child) -> None:
-        self.words = words
-        self.root = root if isinstance(root, Node) else Node("NP", [root], root, root)
-        self.open_quotes: dict[str, Node] = {}
-        """The constituent that each open quotation mark stands in."""
+    def __init__(self, words: Sequence[str], heads: Sequence[int], root: Child) -> None:
+        self.words, self.heads = words, heads
+        if isinstance(root, Node) and root.label != "VP":
+            self.root = root
+        else:  # (S (VP Sit down) .)
+            self.root = Node("S", [root], start_of(root), end_of(root))
+        self.closing: dict[int, int] = {}
+        """Of each opening quotation mark, the one that closes it."""
+        self.quotations: dict[int, Node] = {}
+        """The constituent that each closing quotation mark's opening one stands in."""
 
     def insert(self, marks: Sequence[int]) -> Child:
         for first, last in self._bracketed(marks):
             self._enclose(first, last)
+        self.closing = self._quoted(marks)
         done = {word for word in marks if self._holds(word)}
         for mark in marks:
             if mark not in done:
@@ -41,7 +51,10 @@ class _Punctuation:
         return root if len(root.children) > 1 else root.children[0]
 
     def _bracketed(self, marks: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """Pairs of brackets, inner before outer."""
+        """Pairs of brackets, inner before outer, then of dashes.
+
+        Dashes around a single word are the hyphens of a compound: state - of - the - art.
+        """
         opened: list[int] = []
         for mark in marks:
             text = self.words[mark - 1]
@@ -49,6 +62,27 @@ class _Punctuation:
                 opened.append(mark)
             elif text in CLOSING and opened:
                 yield opened.pop(), mark
+        dash = 0
+        for mark in marks:
+            text = self.words[mark - 1]
+            if text in DASHES:
+                is_second = dash and text == self.words[dash - 1] and mark > dash + 2
+                if is_second:
+                    yield dash, mark
+                dash = 0 if is_second else mark
+
+    def _quoted(self, marks: Sequence[int]) -> dict[int, int]:
+        """Pairs of quotation marks: the closing one by the opening one."""
+        pairs: dict[int, int] = {}
+        opened: dict[str, int] = {}
+        for mark in marks:
+            text = self.words[mark - 1]
+            opening = opened.pop(QUOTES.get(text, ""), 0)
+            if opening:
+                pairs[opening] = mark
+            elif text in QUOTES.values():
+                opened[text] = mark
+        return pairs
 
     def _holds(self, word: int) -> bool:
         node: Child = self.root
@@ -99,22 +133,30 @@ class _Punctuation:
         self._widen(node)
 
     def _insert(self, mark: int) -> None:
-        root = self.root
-        text = self.words[mark - 1]
-        opener = self.open_quotes.pop(QUOTES[text], None) if text in QUOTES else None
-        if opener is not None and opener.end == mark - 1:
-            node = opener
-        elif text == "," and (around := self._with_open_comma(mark - 1)) is not None:
-            node = around
-        elif mark < root.start or root.end < mark:
-            node = root
-        else:
-            node = self._smallest_around(mark, mark)
-        if text in QUOTES and opener is None:
-            self.open_quotes[text] = node
+        node = self._place(mark)
+        if mark in self.closing:
+            self.quotations[self.closing[mark]] = node
         at = sum(start_of(part) < mark for part in node.children)
         node.children.insert(at, mark)
         self._widen(node)
+
+    def _place(self, mark: int) -> Node:
+        """The constituent that a mark becomes a child of."""
+        quotation = self.quotations.get(mark)
+        if quotation is not None and quotation.end == mark - 1:
+            return quotation
+        if self.words[mark - 1] == "," and self.heads[mark] < mark:
+            apposition = self._with_open_comma(mark - 1)
+            if apposition is not None:
+                return apposition
+        root = self.root
+        node = self._smallest_around(mark, mark) if root.start < mark < root.end else root
+        if mark in self.closing:  # the constituent that the quotation opens, if it ends within
+            opened = (part for part in node.children if start_of(part) == mark + 1)
+            part = next(opened, mark)
+            if isinstance(part, Node) and self.closing[mark] < part.end:
+                return part
+        return node
 
     def _with_open_comma(self, word: int) -> Node | None:
         """The noun phrase that ends with a word and has a comma inside: an apposition's."""

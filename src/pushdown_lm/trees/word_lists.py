@@ -12,6 +12,10 @@ class WordLists:
     relative: frozenset[str] = frozenset()
     """Pronouns and adverbs that open a relative clause or a question."""
     negation: frozenset[str] = frozenset()
+    comparison: frozenset[str] = frozenset()
+    """Markers of what something is compared with."""
+    flat_adpositions: frozenset[str] = frozenset()
+    """Adpositions of two words that stand beside their noun phrase."""
 
 
 def _words(text: str) -> frozenset[str]:
@@ -25,6 +29,8 @@ LANGUAGES = {
             "however whether"
         ),
         negation=_words("not n't n’t never"),
+        comparison=_words("as than"),
+        flat_adpositions=frozenset({"because of", "instead of", "such as"}),
     ),
     "de": WordLists(
         relative=_words(
