@@ -18,7 +18,6 @@ from pushdown_lm.errors import PushdownError
 from pushdown_lm.explorer.library import LOOPBACK, Library, Limits
 from pushdown_lm.model.forbidden import special_ids
 from pushdown_lm.model.modeling import PushdownForCausalLM
-from pushdown_lm.search.bracket_scorer import BracketScorer
 from pushdown_lm.search.loading import BaseLMScorer, load_scorer
 from pushdown_lm.search.packaged import find_model
 from pushdown_lm.search.pushdown_scorer import PushdownScorer
@@ -47,12 +46,12 @@ def load_library(
 def load_model(model: str | Path, *, allow_unknown: bool = False) -> PushdownScorer:
     """A Pushdown model, or any language model of Transformers as one with nothing added to it."""
     loaded = load_scorer(model, allow_unknown=allow_unknown)
-    if isinstance(loaded, BracketScorer):
-        raise PushdownError(f"{model}: the explorer does not show models that read brackets")
     if isinstance(loaded, BaseLMScorer):
         loaded = loaded.parser
     elif isinstance(loaded, CausalLMScorer):
         loaded = _as_pushdown(loaded, find_model(model), allow_unknown)
+    if not isinstance(loaded, PushdownScorer):
+        raise PushdownError(f"{model}: the explorer does not show models that read brackets")
     if loaded.model.config.pushdown_layers and not loaded.parses:
         raise PushdownError(
             f"{model}: expected a model with an attachment head, which chooses the parses that its "
