@@ -348,6 +348,7 @@ def _join(
                     record = {"file": unit.source, **rejection._asdict()}
                     rejected.write(json.dumps(record, ensure_ascii=False) + "\n")
         if not counts["sentences"]:
+            _empty(plan.partial)  # nothing in it is worth resuming
             raise PushdownError(
                 "expected at least one sentence with a tree, found none; rejected: "
                 f"{dict(reasons) or 'nothing'}"
