@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from accelerate.utils import gather_object  # type: ignore[import-untyped]
 from datasets import Dataset
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerFast
 from transformers.trainer_utils import EvalLoopOutput
@@ -22,7 +22,9 @@ from transformers.trainer_utils import EvalLoopOutput
 from pushdown_lm.data.batching import IGNORED, Collator, Share
 from pushdown_lm.experiments.prompts import Prompt
 from pushdown_lm.model.classification import PushdownForSequenceClassification
+from pushdown_lm.model.cross_entropy import summed_cross_entropy
 from pushdown_lm.model.modeling import PushdownForCausalLM
+from pushdown_lm.model.output import next_tokens
 from pushdown_lm.training.recipe import Recipe
 from pushdown_lm.training.trainer import Batch, PushdownTrainer
 
@@ -103,18 +105,13 @@ def prompt_losses(model: Any, batch: Batch, bare: PushdownForCausalLM) -> Tensor
     output = model(**{name: batch[name] for name in names})
     if isinstance(bare, PushdownForSequenceClassification):
         errors = output.logits[:, 0].float() - batch["label"]
-        return torch.stack([errors.square().sum(), _cross_entropy(output.lm_logits, others)])
-    return torch.stack([_cross_entropy(output.logits, part) for part in (answers, others)])
+        return torch.stack([errors.square().sum(), _token_loss(output.lm_logits, others)])
+    return torch.stack([_token_loss(output.logits, part) for part in (answers, others)])
 
 
-def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Sum over the targets ``(B, T)`` of the tokens that the logits ``(B, T, V)`` predict."""
-    return nn.functional.cross_entropy(
-        logits[:, :-1].flatten(0, 1).float(),
-        targets[:, 1:].flatten(),
-        ignore_index=IGNORED,
-        reduction="sum",
-    )
+def _token_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Sum over the labels ``(B, T)`` of the tokens that the logits ``(B, T, V)`` predict."""
+    return summed_cross_entropy(logits.flatten(0, 1), next_tokens(labels).flatten())
 
 
 # ------------------------------------------------------------------ the trainer

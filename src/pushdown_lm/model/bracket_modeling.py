@@ -37,10 +37,11 @@ from pushdown_lm.model.bracket_structure import (
     bracket_structure,
     symbol_classes,
 )
+from pushdown_lm.model.cross_entropy import mean_cross_entropy
 from pushdown_lm.model.decoder_model import DecoderModel, check_pluggable
 from pushdown_lm.model.forbidden import ForbiddenTokens
 from pushdown_lm.model.layers import attention_modules
-from pushdown_lm.model.output import PushdownOutput, mean_cross_entropy
+from pushdown_lm.model.output import PushdownOutput, next_tokens
 
 
 class BracketForCausalLM(DecoderModel):
@@ -106,7 +107,7 @@ class BracketForCausalLM(DecoderModel):
             assert output.logits is not None
             scored = self._scored(labels, structure, attention_mask)
             output.lm_loss = mean_cross_entropy(
-                output.logits[:, :-1].float(), scored[:, 1:], num_items_in_batch
+                output.logits, next_tokens(scored), num_items_in_batch
             )
             output.loss = output.lm_loss
         return output

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.utils.generic import ModelOutput
 
 from pushdown_lm.data.batching import IGNORED
 from pushdown_lm.model.cache import PushdownCache
+from pushdown_lm.model.cross_entropy import mean_cross_entropy
 
 
 @dataclass
@@ -44,7 +44,7 @@ class PushdownOutput(ModelOutput):
         """Fill in the losses: means over the labels ``(B, T)`` and the attachments that count, or
         sums divided by the numbers that are given."""
         assert self.logits is not None
-        self.lm_loss = mean_cross_entropy(self.logits[:, :-1].float(), labels[:, 1:], num_tokens)
+        self.lm_loss = mean_cross_entropy(self.logits, next_tokens(labels), num_tokens)
         self.loss = self.lm_loss
         if self.attachment_logits is not None:
             assert self.attachment_targets is not None
@@ -54,11 +54,8 @@ class PushdownOutput(ModelOutput):
             self.loss = self.lm_loss + attachment_weight * self.attachment_loss
 
 
-def mean_cross_entropy(logits: Tensor, targets: Tensor, count: Tensor | int | None) -> Tensor:
-    """Mean over the targets that count; zero if none does."""
-    total = nn.functional.cross_entropy(
-        logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum"
-    )
-    if count is None:
-        count = (targets != IGNORED).sum()
-    return total / torch.as_tensor(count, device=total.device).clamp(min=1)
+def next_tokens(labels: Tensor) -> Tensor:
+    """The label that each position predicts, its successor's; none for the last. ``(B, T)``"""
+    following = labels.roll(-1, -1)
+    following[:, -1] = IGNORED
+    return following

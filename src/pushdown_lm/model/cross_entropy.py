@@ -1,0 +1,85 @@
+"""Cross-entropy over a vocabulary without copies of its logits.
+
+Shapes: N targets, V vocabulary.
+
+    loss_n      = logsumexp(x_n) - x_n[target_n]
+    d loss_n    = softmax(x_n) - onehot(target_n)
+
+`torch.nn.functional.cross_entropy` of ``logits.float()`` keeps three further tensors of N x V in
+float32: the logits, their log-probabilities, and the gradient of these. On a CPU they are most of
+what a vocabulary of some thousand entries costs. Here a few rows at a time are computed in float32
+and nothing is kept but the N sums; the gradient comes from the logits once more, in their own dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from pushdown_lm.data.batching import IGNORED
+
+CELLS = 1 << 18
+"""Logits at once: a megabyte in float32, which a cache holds."""
+
+
+def mean_cross_entropy(logits: Tensor, targets: Tensor, count: Tensor | int | None) -> Tensor:
+    """Mean over the targets that count, or their sum divided by ``count``; zero if none does.
+
+    Args:
+        logits: ``(..., V)``, of any floating dtype; -inf for what is impossible.
+        targets: ``(...)``, :data:`IGNORED` for those that do not count.
+    """
+    total = summed_cross_entropy(logits.flatten(0, -2), targets.flatten())
+    if count is None:
+        count = (targets != IGNORED).sum()
+    return total / torch.as_tensor(count, device=total.device).clamp(min=1)
+
+
+def summed_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """The sum over the targets ``(N,)`` that count, in float32 or wider; ``logits`` ``(N, V)``."""
+    total: Tensor = _CrossEntropy.apply(logits, targets)
+    return total
+
+
+def reference_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """:func:`summed_cross_entropy` in the obvious way."""
+    wide = logits.to(_wide(logits))
+    return nn.functional.cross_entropy(wide, targets, ignore_index=IGNORED, reduction="sum")
+
+
+class _CrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
+        sums = torch.empty(len(targets), 1, dtype=_wide(logits), device=logits.device)
+        for rows in _chunks(logits):
+            torch.logsumexp(logits[rows].to(sums.dtype), -1, keepdim=True, out=sums[rows])
+        ignored = (targets == IGNORED)[:, None]
+        ctx.save_for_backward(logits, targets, sums.masked_fill(ignored, torch.inf))
+        chosen = logits.gather(-1, targets.clamp(min=0)[:, None])
+        return (sums - chosen).masked_fill(ignored, 0).sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        logits, targets, sums = ctx.saved_tensors
+        (scale,) = gradients
+        minus_one = -(targets != IGNORED)[:, None].to(sums.dtype)  # (N, 1)
+        gradient = torch.empty_like(logits)
+        for rows in _chunks(logits):
+            change = (logits[rows].to(sums.dtype) - sums[rows]).exp_()  # 0 where ignored
+            change.scatter_add_(-1, targets[rows].clamp(min=0)[:, None], minus_one[rows])
+            gradient[rows] = change.mul_(scale)
+        return gradient, None
+
+
+def _wide(logits: Tensor) -> torch.dtype:
+    return torch.promote_types(logits.dtype, torch.float32)
+
+
+def _chunks(logits: Tensor) -> Iterator[slice]:
+    size = max(1, CELLS // logits.shape[-1])
+    return (slice(start, start + size) for start in range(0, len(logits), size))
