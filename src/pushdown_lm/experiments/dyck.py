@@ -76,6 +76,9 @@ MODELS = {
 }
 ABLATIONS = {
     "published": Variant("Pushdown-LM, the authors' transformer", "dyck-published"),
+    "plain-head": Variant(
+        "published, no positions in the head", "dyck", ("model.attachment_head=mlp",)
+    ),
     "base-nopos": Variant("Base-LM, no positions", "dyck-base", (ROPE_OFF,)),
     "constituents": Variant(
         "published, any constituent is legal", "dyck", ("model.legality=constituents",)

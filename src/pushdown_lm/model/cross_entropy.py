@@ -8,7 +8,7 @@ Shapes: N targets, V vocabulary.
 `torch.nn.functional.cross_entropy` of ``logits.float()`` keeps three further tensors of N x V in
 float32: the logits, their log-probabilities, and the gradient of these. On a CPU they are most of
 what a vocabulary of some thousand entries costs. Here a few rows at a time are computed in float32
-and nothing is kept but the N sums; the gradient comes from the logits once more, in their own dtype.
+and nothing is kept but the N sums; the gradient is computed from the logits, in their dtype.
 """
 
 from __future__ import annotations
