@@ -168,7 +168,9 @@ def test_variants_differ_in_what_they_say(name: str) -> None:
     if name == "published":
         assert config.max_positions is None  # sinusoids have no end
         return
-    rotary = "rotary" in name or name in ("base", "paper", "depths", "constituents")
+    of_the_paper = name in ("base", "paper", "depths", "constituents")
+    assert of_the_paper == (config.attachment_head == "published")
+    rotary = of_the_paper or "rotary" in name or name == "plain-head"
     assert config.decoder.no_rope_layers == [int(rotary)] * 6
     longest = max(getattr(row, "max_length", 1000) for row in ROWS.values())
     assert config.max_positions > longest

@@ -407,11 +407,11 @@ def _publish(
             },
             **{name: part[name] for name in ("items", "ties", "failures") if name in part},
         }
-        console.print(_listed(facts), highlight=False)
-    console.print(_listed(options), highlight=False)
+        console.print(_list_facts(facts), highlight=False)
+    console.print(_list_facts(options), highlight=False)
     if out is not None:
         write_json(out, {**content, "options": options})
 
 
-def _listed(facts: dict[str, Any]) -> str:
+def _list_facts(facts: dict[str, Any]) -> str:
     return "; ".join(f"{name.replace('_', ' ')}: {value}" for name, value in facts.items())

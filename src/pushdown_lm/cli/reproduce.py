@@ -303,7 +303,7 @@ def pretrained(
         data=str(data),
         tests=_tests(trees, sg, blimp, beam, threshold, limit),
         overrides=tuple(overrides or ()),
-        pretrained=_named(pretrained, "--pretrained RECIPE=MODEL"),
+        pretrained=_read_pairs(pretrained, "--pretrained RECIPE=MODEL"),
     )
     finetuning = preset_options(
         preset.value,
@@ -340,7 +340,7 @@ def _tests(
     from pushdown_lm.experiments.sentence_tests import TestData
 
     return TestData(
-        trees=_named(trees, "--trees NAME=FILE"),
+        trees=_read_pairs(trees, "--trees NAME=FILE"),
         sg=None if sg is None else str(sg),
         blimp=None if blimp is None else str(blimp),
         beam=beam,
@@ -353,7 +353,7 @@ def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",")]
 
 
-def _named(pairs: list[str] | None, usage: str) -> dict[str, str]:
+def _read_pairs(pairs: list[str] | None, usage: str) -> dict[str, str]:
     """Names and values of options such as ``gum=gum/test.trees``."""
     named = {}
     for pair in pairs or []:

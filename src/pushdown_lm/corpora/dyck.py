@@ -344,7 +344,7 @@ def _write_splits(
         splits[split] = {
             "examples": count,
             "longest_example": writer.longest_example,
-            **_counted(strings),
+            **_count(strings),
         }
         name = f"Dyck_{{{language.num_types},{language.max_nesting}}}"
         sources.append({"split": split, "name": name, "trees": count, "skipped": {}})
@@ -366,7 +366,7 @@ def _write_splits(
     }
 
 
-def _counted(strings: Sequence[DyckString]) -> dict[str, Any]:
+def _count(strings: Sequence[DyckString]) -> dict[str, Any]:
     words = sum(len(string.symbols) for string in strings)
     depths, stack_sizes = Counter[int](), Counter[int]()
     for string in strings:

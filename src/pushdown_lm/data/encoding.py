@@ -349,14 +349,14 @@ def encode_chunks(
             future = None if path.exists() else pool.submit(_work, path, chunk)
             waiting.append((future, len(chunk.trees)))
             if len(waiting) > 2 * processes:
-                yield _finished(waiting)
+                yield _await_first(waiting)
         while waiting:
-            yield _finished(waiting)
+            yield _await_first(waiting)
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _finished(waiting: deque[tuple[Future[None] | None, int]]) -> int:
+def _await_first(waiting: deque[tuple[Future[None] | None, int]]) -> int:
     future, count = waiting.popleft()
     if future is not None:
         future.result()

@@ -35,6 +35,8 @@ from pushdown_lm.files import atomic_write, write_json
 from pushdown_lm.training.recipe import Recipe, load_recipe
 
 ROPE_ON, ROPE_OFF = (f"model.decoder.no_rope_layers={[on] * 6}" for on in (1, 0))
+PLAIN_HEAD = "model.attachment_head=mlp"
+"""A head without positions."""
 
 
 @dataclass(frozen=True)
@@ -76,15 +78,13 @@ MODELS = {
 }
 ABLATIONS = {
     "published": Variant("Pushdown-LM, the authors' transformer", "dyck-published"),
-    "plain-head": Variant(
-        "published, no positions in the head", "dyck", ("model.attachment_head=mlp",)
-    ),
-    "base-nopos": Variant("Base-LM, no positions", "dyck-base", (ROPE_OFF,)),
+    "plain-head": Variant("published, no positions in the head", "dyck", (PLAIN_HEAD,)),
+    "base-nopos": Variant("Base-LM, no positions", "dyck-base", (ROPE_OFF, PLAIN_HEAD)),
     "constituents": Variant(
         "published, any constituent is legal", "dyck", ("model.legality=constituents",)
     ),
-    "depth-nopos": Variant("depth, no positions", "dyck-depths", (ROPE_OFF,)),
-    "closed-nopos": Variant("closed or open, no positions", "dyck", (ROPE_OFF,)),
+    "depth-nopos": Variant("depth, no positions", "dyck-depths", (ROPE_OFF, PLAIN_HEAD)),
+    "closed-nopos": Variant("closed or open, no positions", "dyck", (ROPE_OFF, PLAIN_HEAD)),
     "open-alone": Variant("open tokens alone, no positions", "dyck-open", ("model.num_depths=0",)),
     "open-depth": Variant(
         "depth and open tokens, no positions", "dyck-open", ("model.num_depths=64",)
@@ -153,20 +153,22 @@ def choose_models(names: str) -> list[str]:
     """
     groups = {"all": [*VARIANTS], "ablations": [*ABLATIONS]}
     chosen = [model for name in names.split(",") for model in groups.get(name.strip(), [name])]
-    return _known("model", chosen, (*VARIANTS, *groups))
+    return _check_known("model", chosen, (*VARIANTS, *groups))
 
 
 def choose_rows(names: str) -> tuple[str, ...]:
     """Names of rows, separated by commas."""
-    return tuple(_known("row", names.split(","), ROWS))
+    return tuple(_check_known("row", names.split(","), ROWS))
 
 
 def choose_answer(name: str) -> Answer:
     """An :data:`~pushdown_lm.evals.dyck.Answer` by its name."""
-    return cast(Answer, _known("answer", [name], get_args(Answer))[0])
+    return cast(Answer, _check_known("answer", [name], get_args(Answer))[0])
 
 
-def _known(kind: str, names: Sequence[str], known: Sequence[str] | Mapping[str, Any]) -> list[str]:
+def _check_known(
+    kind: str, names: Sequence[str], known: Sequence[str] | Mapping[str, Any]
+) -> list[str]:
     names = [name.strip() for name in names]
     for name in names:
         if name not in known:
@@ -196,7 +198,7 @@ def reproduce_dyck(
         error_console().print(
             f"[{number + 1}/{len(seeds) * len(models)}] {title}, seed {seed}", highlight=False
         )
-        run = _trained(runs / f"seed{seed}", model, seed, options)
+        run = _train(runs / f"seed{seed}", model, seed, options)
         _test(run, seed, options)
         results = _results(out, runs, options, command)
         write_json(out / "results.json", results)
@@ -215,7 +217,7 @@ def _recipe(model: str, seed: int, options: DyckOptions) -> Recipe:
     return load_recipe(variant.recipe, settings)
 
 
-def _trained(folder: Path, model: str, seed: int, options: DyckOptions) -> Path:
+def _train(folder: Path, model: str, seed: int, options: DyckOptions) -> Path:
     """The run folder of a trained model."""
     ensure_trained(
         folder / model,
@@ -238,10 +240,10 @@ def _test(run: Path, seed: int, options: DyckOptions) -> None:
     model, tokenizer = load_model(run / MODEL, dtype=torch.float32)
     ids = symbol_ids(tokenizer, Dyck())
     for row in missing:
-        write_json(_row_file(run, row.name), _tested(model, ids, row, seed, options))
+        write_json(_row_file(run, row.name), _test_row(model, ids, row, seed, options))
 
 
-def _tested(model: Any, ids: Any, row: Row, seed: int, options: DyckOptions) -> dict[str, Any]:
+def _test_row(model: Any, ids: Any, row: Row, seed: int, options: DyckOptions) -> dict[str, Any]:
     prefixes = row.prefixes(options.items, [seed, 2, *row.name.encode()])
     began = time.monotonic()
     with progress(f"Testing {row.title}", options.items, "prefixes") as advance:

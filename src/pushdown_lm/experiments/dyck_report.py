@@ -33,15 +33,17 @@ DIFFERENCES = """\
 What differs from the authors' experiment, besides the number of symbols read (theirs: about 32
 million, 10,000 batches of 64 strings, learning rate 1e-4):
 
-- positions are rotary or left out, theirs sinusoidal, relative, and in the attachment head too;
+- positions in attention are rotary or left out, theirs sinusoidal and relative; the attachment head
+  of the models that are named after the paper's has the authors' form, with its relative positions;
 - the head's softmax runs over legal attachments, theirs over all positions;
 - depth embeddings start at 0, theirs are drawn from N(0, 1);
 - prefixes are drawn anew for every seed over all 20 types of brackets, theirs are about 50 a row
   from one set, of 10 types in the row of deep nesting; their beam is 50, its best parse answers.
 
 The tape of the published model tells open tokens from closed ones, "depths" has the depths of the
-paper's section 3, and "open distance" is ours: the number of open tokens to the top of the stack.
-In all models a token attaches to open tokens only, as in the authors' search.
+paper's section 3, and "open distance" is ours: the number of open tokens to the top of the stack,
+without positions in attention or head. In all models a token attaches to open tokens only, as in
+the authors' search.
 """
 
 

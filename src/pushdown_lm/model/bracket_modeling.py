@@ -105,7 +105,7 @@ class BracketForCausalLM(DecoderModel):
         )
         if labels is not None:
             assert output.logits is not None
-            scored = self._scored(labels, structure, attention_mask)
+            scored = self._scored_labels(labels, structure, attention_mask)
             output.lm_loss = mean_cross_entropy(
                 output.logits, next_tokens(scored), num_items_in_batch
             )
@@ -160,10 +160,10 @@ class BracketForCausalLM(DecoderModel):
     ) -> Tensor:
         """How many symbols of a batch the loss is a mean over, and 0 attachments: ``(2,)``."""
         structure = bracket_structure(input_ids, self.config.nonterminals)
-        scored = self._scored(labels, structure, attention_mask)[:, 1:] != IGNORED
+        scored = self._scored_labels(labels, structure, attention_mask)[:, 1:] != IGNORED
         return torch.stack([scored.sum(), torch.zeros_like(scored.sum())])
 
-    def _scored(
+    def _scored_labels(
         self, labels: Tensor, structure: BracketStructure, attention_mask: Tensor | None
     ) -> Tensor:
         labels = labels.masked_fill(structure.repeats, IGNORED)

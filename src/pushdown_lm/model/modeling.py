@@ -248,7 +248,7 @@ class PushdownForCausalLM(DecoderModel, GenerationMixin):
         if self.head is not None and structure is not None:
             self._attach(output, input_ids, decoded.hidden_states, structure)
         if labels is not None:
-            labels = self._scored(labels, input_ids, attention_mask)
+            labels = self._scored_labels(labels, input_ids, attention_mask)
             output.add_losses(
                 labels,
                 self.config.attachment_loss_weight,
@@ -300,7 +300,7 @@ class PushdownForCausalLM(DecoderModel, GenerationMixin):
         The head decides about every word but the first of a sentence, which can only shift. Where
         only open tokens are legal, it decides where one is open, which the parse tells.
         """
-        scored = self._scored(labels, input_ids, attention_mask)[:, 1:] != IGNORED
+        scored = self._scored_labels(labels, input_ids, attention_mask)[:, 1:] != IGNORED
         if self.config.as_published:
             decided = self._roots_and_words(input_ids, attention_mask)[1][:, 1:]
         elif self.config.legality == "open_tokens" and attachments is not None:
@@ -359,7 +359,9 @@ class PushdownForCausalLM(DecoderModel, GenerationMixin):
             )
         output.attachment_targets = target.masked_fill(~options.decided, IGNORED)
 
-    def _scored(self, labels: Tensor, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
+    def _scored_labels(
+        self, labels: Tensor, input_ids: Tensor, attention_mask: Tensor | None
+    ) -> Tensor:
         """Labels without padding, and without ROOT but where it is the EOS before it as well."""
         labels = labels.masked_fill(self.forbidden.among(input_ids), IGNORED)
         if attention_mask is not None:

@@ -164,7 +164,7 @@ class CellDecoder:
         entries = replace(entries, place=place, length=entries.length + 1)
         heads = mask[None, None]
         if self.model.config.kind == "plm-mask":
-            heads = self.model.head_mask(self._constrained(entries)[None])
+            heads = self.model.head_mask(self._constrained_mask(entries)[None])
         logits, _ = self.model.read(
             symbols[None],
             position[None],
@@ -177,7 +177,7 @@ class CellDecoder:
         self.num_read += len(predicting)
         return self._predict(entries, logits[0], is_open)
 
-    def _constrained(self, entries: Entries) -> Tensor:
+    def _constrained_mask(self, entries: Entries) -> Tensor:
         """What the two heads of PLM-mask see, by what is open now: ``(2, N, P)``."""
         opened = torch.where(entries.depth > 0, entries.innermost(entries.opened), -1)[:, None]
         within = entries.place >= opened

@@ -163,8 +163,8 @@ class PushdownScorer(SearchScorer):
             batch = {key: value.to(self.model.device) for key, value in collate(examples).items()}
             labels = batch.pop("labels")
             output = self.model(**batch)
-            tokens = _chosen(output.logits[:, :-1], labels[:, 1:])
-            attached = _chosen(output.attachment_logits, output.attachment_targets)
+            tokens = _sum_log_probs(output.logits[:, :-1], labels[:, 1:])
+            attached = _sum_log_probs(output.attachment_logits, output.attachment_targets)
             results += map(TreeScore, tokens.tolist(), attached.tolist())
         return results
 
@@ -214,7 +214,7 @@ class PushdownScorer(SearchScorer):
         )
 
 
-def _chosen(logits: Tensor, targets: Tensor) -> Tensor:
+def _sum_log_probs(logits: Tensor, targets: Tensor) -> Tensor:
     """The summed log-probabilities of the targets of each row; negative ones do not count."""
     log_probs = logits.double().log_softmax(-1).gather(-1, targets.clamp(min=0)[..., None])
     return log_probs[..., 0].masked_fill(targets < 0, 0.0).sum(-1)

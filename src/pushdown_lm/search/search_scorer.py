@@ -106,16 +106,16 @@ class Analysis:
     @property
     def words(self) -> list[tuple[str, float]]:
         """The words with the summed surprisals of their tokens in bits, EOS last."""
-        summed = self._summed(self.sentence.word_counts)
+        summed = self._sum_tokens(self.sentence.word_counts)
         last = self.tokens[-1].surprisal
         return [*zip(self.sentence.words, summed, strict=True), (self.end_token, last)]
 
     @property
     def leaf_surprisals(self) -> list[float]:
         """The summed surprisals of the tokens of each leaf, in bits."""
-        return self._summed(self.sentence.leaf_counts)
+        return self._sum_tokens(self.sentence.leaf_counts)
 
-    def _summed(self, counts: Sequence[int]) -> list[float]:
+    def _sum_tokens(self, counts: Sequence[int]) -> list[float]:
         bits = [token.surprisal for token in self.tokens]
         ends = accumulate(counts, initial=0)
         return [math.fsum(bits[start:end]) for start, end in pairwise(ends)]

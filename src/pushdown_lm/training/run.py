@@ -200,13 +200,13 @@ def started_recipe(
 
 def started_data(out: str | Path) -> Path:
     """The folder of the dataset that a run was started with."""
-    folder = _started(Path(out)).get("data_folder")
+    folder = _read_start(Path(out)).get("data_folder")
     if folder is None:
         raise TrainingError(f"{out}: {VERSIONS} does not name the dataset's folder; give --data")
     return Path(folder)
 
 
-def _started(run: Path) -> dict[str, Any]:
+def _read_start(run: Path) -> dict[str, Any]:
     """What ``versions.json`` of a run says."""
     path = run / VERSIONS
     try:
@@ -238,5 +238,5 @@ def _check_same_run(run: Path, recipe: Recipe, data: Data) -> None:
     changed = _differences(load_recipe(run / RECIPE), recipe)
     if changed:
         raise RecipeError(f"{run}: the run was started with another recipe: {changed}")
-    if _started(run)["data"] != data.fingerprint:
+    if _read_start(run)["data"] != data.fingerprint:
         raise TrainingError(f"{run}: the run was started with other data than {data.folder}")

@@ -40,9 +40,9 @@ class _Punctuation:
         """The constituent that each closing quotation mark's opening one stands in."""
 
     def insert(self, marks: Sequence[int]) -> Child:
-        for first, last in self._bracketed(marks):
+        for first, last in self._bracket_pairs(marks):
             self._enclose(first, last)
-        self.closing = self._quoted(marks)
+        self.closing = self._quote_pairs(marks)
         done = {word for word in marks if self._holds(word)}
         for mark in marks:
             if mark not in done:
@@ -50,7 +50,7 @@ class _Punctuation:
         root = self.root
         return root if len(root.children) > 1 else root.children[0]
 
-    def _bracketed(self, marks: Sequence[int]) -> Iterator[tuple[int, int]]:
+    def _bracket_pairs(self, marks: Sequence[int]) -> Iterator[tuple[int, int]]:
         """Pairs of brackets, inner before outer, then of dashes.
 
         Dashes around a single word are the hyphens of a compound: state - of - the - art.
@@ -71,7 +71,7 @@ class _Punctuation:
                     yield dash, mark
                 dash = 0 if is_second else mark
 
-    def _quoted(self, marks: Sequence[int]) -> dict[int, int]:
+    def _quote_pairs(self, marks: Sequence[int]) -> dict[int, int]:
         """Pairs of quotation marks: the closing one by the opening one."""
         pairs: dict[int, int] = {}
         opened: dict[str, int] = {}

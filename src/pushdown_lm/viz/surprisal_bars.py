@@ -39,7 +39,7 @@ def surprisals(
     parts = word_row(words, columns, svg.MARGIN + 12, num_read)
     bars, bottom = surprisal_band(columns, bits, svg.MARGIN + 20, entropies)
     title = "surprisal in bits: " + "; ".join(
-        f"{name} {_spoken(words, values)}".strip() for name, values in _series(bits).items()
+        f"{name} {_description(words, values)}".strip() for name, values in _series(bits).items()
     )
     return svg.picture(columns.right + svg.MARGIN, bottom + 4, [*parts, *bars], title)
 
@@ -106,6 +106,6 @@ def _series(bits: Bits) -> dict[str, Sequence[float]]:
     return series
 
 
-def _spoken(words: Sequence[str], values: Sequence[float]) -> str:
+def _description(words: Sequence[str], values: Sequence[float]) -> str:
     pairs = zip(words, values, strict=False)
     return ", ".join(f"{word} {value:.1f}" for word, value in pairs)

@@ -102,13 +102,13 @@ def place_constituents(brackets: str, text: str) -> list[tuple[Span, str]]:
             start, label = stack.pop()
             constituents.append(((start, position), label))
         else:
-            position += _matched(piece[0], text[position:])
+            position += _match_length(piece[0], text[position:])
     if stack or position != len(text):
         raise ValueError(f"expected the words of {text[:60]!r}")
     return constituents
 
 
-def _matched(leaf: str, text: str) -> int:
+def _match_length(leaf: str, text: str) -> int:
     """How many characters of the text a leaf stands for: the most that leave marks only."""
     leaf = {"{": "(", "}": ")"}.get(leaf, leaf)
     for length in range(min(len(leaf), len(text)), 0, -1):
