@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from pushdown_lm.model import tiled_attention
+from pushdown_lm.model import attention, tiled_attention
 from pushdown_lm.model.attention import (
     ATTENTION_NAME,
     TapeEmbedding,
@@ -280,3 +280,30 @@ def test_features_are_clamped_to_their_own_rows() -> None:
     assert tape_features(depth, distance, 0, 4).tolist() == [[[[3, 1]]]]
     with pytest.raises(ValueError, match="no distance"):
         tape_features(depth, None, 3, 4)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_plain_attention_of_short_sentences_in_low_precision(
+    masked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By products or by PyTorch's kernel: close to float32, outputs and gradients."""
+    mask = torch.ones(2, 1, 6, 6, dtype=torch.bool).tril() if masked else None
+    if mask is not None:
+        mask[1, :, :, 2] = False
+
+    def gradients(dtype: torch.dtype) -> list[Tensor]:
+        case = example(dtype)
+        output, _ = pushdown_attention(
+            torch.nn.Module(), case.query, case.key, case.value, mask, scaling=SCALING
+        )
+        found = torch.autograd.grad(output.float().sin().sum(), case.leaves[:3])
+        return [output.float(), *(gradient.float() for gradient in found)]
+
+    wanted = gradients(torch.float32)
+    by_products = gradients(torch.bfloat16)
+    monkeypatch.setattr(attention, "SHORT", 0)
+    by_kernel = gradients(torch.bfloat16)
+    assert not all(map(torch.equal, by_products, by_kernel))  # the choice is real
+    for expected, *found in zip(wanted, by_products, by_kernel, strict=True):
+        for got in found:
+            torch.testing.assert_close(got, expected, rtol=0.05, atol=0.05)
