@@ -55,15 +55,27 @@ def test_own_parses_as_enumerated(legality: str, answer: Answer) -> None:
     model = model_of(seed=1, legality=legality)
     asked = [prefix for prefix in prefixes(40) if len(prefix.symbols) <= 5]
     scores = evaluate_dyck(model, asked, IDS, beam=10_000, threshold=torch.inf, answer=answer)
-    for prefix, correct, right in zip(asked, scores.correct, scores.right_attachments, strict=True):
+    for number, prefix in enumerate(asked):
         parses = list(all_histories(len(prefix.symbols), legality))
         joints, nexts = closing_probabilities(model, IDS[prefix.symbols].tolist(), parses)
         mixture = (joints[:, None] * nexts).sum(0)
         answers = mixture if answer == "mixture" else nexts[int(joints.argmax())]
-        assert correct == (int(answers.argmax()) == prefix.answer - 3)
+        assert scores.correct[number] == (int(answers.argmax()) == prefix.answer - 3)
         best = np.array(parses[int(joints.argmax())])
-        assert right == (best == prefix.attachments)[1:].sum()
+        right = (best == prefix.attachments)[1:].sum()
+        assert scores.right_attachments[number] == right
+        assert scores.first_wrong_nesting[number] == nesting_at_first_error(prefix, best)
     assert 0 < scores.accuracy < 1
+    assert len(set(scores.first_wrong_nesting.tolist())) > 2
+
+
+def nesting_at_first_error(prefix: Prefix, parse: np.ndarray) -> int:
+    nesting = 0
+    for symbol, gold, found in zip(prefix.symbols, prefix.attachments, parse, strict=True):
+        if gold != found:
+            return nesting
+        nesting += 1 if symbol < LANGUAGE.num_types else -1
+    return -1
 
 
 @pytest.mark.parametrize("kind", ["nope", "llama", "gpt2"])

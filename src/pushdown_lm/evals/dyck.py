@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pushdown_lm.console import Advance
-from pushdown_lm.corpora.dyck import Prefix
+from pushdown_lm.corpora.dyck import Integers, Prefix
 from pushdown_lm.data.batching import IGNORED, Collator
 from pushdown_lm.model.modeling import PushdownForCausalLM
 from pushdown_lm.search.beam import SearchError, SearchResult, search_batches
@@ -58,6 +58,8 @@ class DyckScores:
     """``(N,)``."""
     searched: NDArray[np.bool_]
     """``(N,)``: whether beam search was needed."""
+    first_wrong_nesting: NDArray[np.int64]
+    """``(N,)``: how many brackets were open where the best parse went wrong; -1 if it did not."""
 
     @property
     def accuracy(self) -> float:
@@ -107,6 +109,7 @@ def evaluate_dyck(
         right_attachments=np.array([len(prefix.symbols) - 1 for prefix in prefixes]),
         num_attachments=np.array([len(prefix.symbols) - 1 for prefix in prefixes]),
         searched=np.zeros(len(prefixes), bool),
+        first_wrong_nesting=np.full(len(prefixes), -1),
     )
     for batch in task.batches(range(len(prefixes))):
         log_probs, margin = task.read(batch, [prefixes[n].attachments.tolist() for n in batch])
@@ -125,10 +128,11 @@ def evaluate_dyck(
     ):
         for row, result in found.items():
             number = waiting[row]
-            gold = torch.from_numpy(prefixes[number].attachments.astype(np.int64))
+            gold = prefixes[number].attachments
             best = int(torch.tensor(result.log_open_joints).argmax())
-            right = (result.histories[best].cpu() == gold)[1:].sum()
-            scores.right_attachments[number] = int(right)
+            is_right = result.histories[best].cpu().numpy() == gold
+            scores.right_attachments[number] = is_right[1:].sum()
+            scores.first_wrong_nesting[number] = _nesting_at_first_error(gold, is_right)
             log_prob = task.continuations(result)
             log_prob = log_prob[best] if answer == "best" else task.mixture(result, log_prob)
             scores.correct[number] = task.is_right([number], log_prob[None])[0]
@@ -139,6 +143,15 @@ def evaluate_dyck(
 def _report(advance: Advance | None, count: int) -> None:
     if advance is not None:
         advance(count)
+
+
+def _nesting_at_first_error(gold: Integers, is_right: NDArray[np.bool_]) -> int:
+    """The open brackets before the first wrong attachment ``(n,)``; -1 if all are right."""
+    if is_right.all():
+        return -1
+    before = gold[: int(is_right.argmin())]
+    num_opening = int((before == np.arange(1, len(before) + 1)).sum())  # these shift
+    return 2 * num_opening - len(before)
 
 
 class _Task:

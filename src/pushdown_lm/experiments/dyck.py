@@ -264,6 +264,7 @@ def _test_row(model: Any, ids: Any, row: Row, seed: int, options: DyckOptions) -
         "attachment_accuracy": scores.attachment_accuracy,
         "whole_parses": scores.whole_parses,
         "searched": int(scores.searched.sum()),
+        "first_wrong_nesting": [n for n in scores.first_wrong_nesting.tolist() if n >= 0],
         "mean_length": sum(len(prefix.symbols) for prefix in prefixes) / len(prefixes),
         "difficulty": " ".join(str(prefix.difficulty) for prefix in prefixes),
         "answers": "".join("01"[right] for right in scores.correct.tolist()),

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from pushdown_lm.corpora.dyck import Dyck
 from pushdown_lm.evals.dyck import wilson_interval
 from pushdown_lm.experiments import plots
 from pushdown_lm.experiments.experiment import how_made, markdown_table
@@ -75,6 +76,13 @@ def _mean(rows: Rows, key: str) -> str:
     return f"{100 * mean(row[key] for row in rows):.2f}" if rows else ""
 
 
+def _errors_beyond_training(rows: Rows) -> str:
+    """Of the parses that go wrong, the share that do so in deeper nesting than was trained on."""
+    nesting = [n for row in rows for n in row.get("first_wrong_nesting", [])]
+    deep = sum(n > Dyck().max_nesting for n in nesting)
+    return f"{100 * deep / len(nesting):.0f} of {len(nesting)}" if nesting else ""
+
+
 def _by_model(results: Results, title: str, cell: Callable[[Rows], str]) -> str:
     """A table with a line for each model and a column for each row of the test."""
     lines = [
@@ -128,6 +136,8 @@ def markdown(results: Results) -> str:
         "Right attachments of the best parse, and prefixes whose whole parse is right.\n",
         _by_model(results, "attachments, %", lambda rows: _mean(rows, "attachment_accuracy")),
         _by_model(results, "whole parses, %", lambda rows: _mean(rows, "whole_parses")),
+        "Wrong parses whose first wrong attachment is in deeper nesting than trained on, in %:\n",
+        _by_model(results, "errors, %", _errors_beyond_training),
         "## Training\n",
         _training_table(results),
         how_made(results),
