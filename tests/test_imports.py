@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,3 +77,18 @@ def test_no_caller_asks_for_the_class_of_a_scorer(package: str) -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "type"):
                 assert "Scorer" not in ast.unparse(node), f"{path}:{node.lineno}"
+
+
+@pytest.mark.parametrize(
+    "module", ["model.decoder_model", "model.relative_decoder", "evals.tree_perplexity"]
+)
+def test_a_module_imported_first_leaves_the_auto_classes_complete(module: str) -> None:
+    """Also one that our models need themselves, and that is what imports Transformers."""
+    code = (
+        f"import pushdown_lm.{module}\n"
+        "from transformers import AutoModelForCausalLM\n"
+        "from pushdown_lm.model.configuration import PushdownConfig\n"
+        "print(PushdownConfig in AutoModelForCausalLM._model_mapping)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr

@@ -2,7 +2,8 @@
 
 Each module of :mod:`pushdown_lm.model` that defines a class for them registers it when it is
 imported. Importing Transformers takes seconds, so `import pushdown_lm` does not do it, but says
-which of our modules are to be imported after which of theirs.
+which of our modules are to be imported after which of theirs. Where one of our own modules is what
+imports Transformers, the others wait until it is complete.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ AFTER = {
     "pushdown_lm.model.classification": "pushdown_lm.model.bracket_modeling",
 }
 """What is imported right after each of these modules."""
+OURS = "pushdown_lm.model."
 
 
 def register_with_transformers() -> None:
@@ -35,17 +37,19 @@ def register_with_transformers() -> None:
 
 
 class _ImportAfter(importlib.abc.MetaPathFinder):
-    """Finds the modules of :data:`AFTER` as Python would, and adds a step after their import."""
+    """Finds the modules of :data:`AFTER` and our own as Python would, and adds a step after their
+    import."""
 
     def __init__(self) -> None:
-        self.waiting = AFTER.keys() - sys.modules.keys()
+        self.seen = set(sys.modules)
+        self.postponed: list[str] = []
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname not in self.waiting:
+        if fullname in self.seen or not (fullname in AFTER or fullname.startswith(OURS)):
             return None
-        self.waiting.remove(fullname)
+        self.seen.add(fullname)
         spec = importlib.util.find_spec(fullname)
         if spec is None or spec.loader is None:
             return None
@@ -53,11 +57,24 @@ class _ImportAfter(importlib.abc.MetaPathFinder):
 
         def execute_both(module: ModuleType) -> None:
             execute(module)
-            if not (fullname.endswith("modeling_auto") and _is_importing_layers()):
-                importlib.import_module(AFTER[fullname])
+            self.follow(fullname)
 
         spec.loader.exec_module = execute_both  # type: ignore[method-assign]
         return spec
+
+    def follow(self, fullname: str) -> None:
+        """Import what comes after a module, unless one of ours is not complete yet."""
+        if fullname in AFTER and not (
+            fullname.endswith("modeling_auto") and _is_importing_layers()
+        ):
+            self.postponed.append(AFTER[fullname])
+        while self.postponed and not _is_importing_ours(besides=fullname):
+            importlib.import_module(self.postponed.pop(0))
+
+
+def _is_importing_ours(besides: str) -> bool:
+    ours = (name for name in sys.modules if name.startswith(OURS) and name != besides)
+    return any(getattr(sys.modules[name].__spec__, "_initializing", False) for name in ours)
 
 
 def _is_importing_layers() -> bool:

@@ -163,6 +163,7 @@ def test_sg(evaluate: Eval, models: dict[str, Path], data: Path, name: str) -> N
         "data": str(data / "suites"),
         "suite_set": "all",
         "punctuation": '" ." added',
+        "running_text": False,
         "limit": None,
     }
     for stated in ("model:", "tokenizer:", "beam:", "items: 4", "ties:", "failures:", "suite set:"):
@@ -173,6 +174,8 @@ def test_sg_options_change_what_is_scored(
     evaluate: Eval, models: dict[str, Path], data: Path
 ) -> None:
     command = ("sg", "--model", models["plain"], "--data", data / "suites", *SG)
+    running, _ = evaluate(*command, "--running-text")
+    assert running["running_text"] is True
     report, _ = evaluate(*command, "--no-trailing-period", "--limit", 1)
     assert (report["trailing_period"], report["items"]) == (False, 2)
 

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from pushdown_lm.search.read_attention import ReadAttention
-from pushdown_lm.search.scorer import CausalLMScorer, Token, TreeScore
+from pushdown_lm.search.scorer import CausalLMScorer, Sentence, Token, TreeScore
 from pushdown_lm.trees import Tree
 from tests.models import plain_model
 
@@ -70,7 +70,9 @@ class RecordedScorer:
     def read_attention(self, text: str) -> ReadAttention:
         raise AssertionError
 
-    def _tokens(self, sentence: str) -> list[Token]:
+    def _tokens(self, sentence: Sentence) -> list[Token]:
+        if not isinstance(sentence, str):
+            sentence = " ".join(sentence)
         tokens = []
         end = 0
         for word in sentence.split():

@@ -23,7 +23,9 @@ from pushdown_lm.evals.sg import (
     load_suites,
     region_surprisals,
 )
-from pushdown_lm.search.scorer import CausalLMScorer, ScoreCache, Token
+from pushdown_lm.search.pushdown_scorer import PushdownScorer
+from pushdown_lm.search.scorer import CausalLMScorer, ScoreCache, Scorer, Token
+from tests.models import pushdown_model
 
 from .conftest import RecordedScorer, build_tokenizer
 
@@ -154,6 +156,35 @@ class TestEvaluate:
         assert scorer.calls[0][0] == "The dog barks loudly ."
         assert report.accuracy == 0.5
         assert report.to_json()["trailing_period"] is True
+
+    @pytest.mark.parametrize("kind", ["plain", "pushdown"])
+    def test_running_text(self, tiny_scorer: CausalLMScorer, kind: str) -> None:
+        """The regions of words are those of the same sentence with its punctuation joined."""
+        scorer: Scorer = tiny_scorer
+        if kind == "pushdown":
+            scorer = PushdownScorer(
+                pushdown_model("llama", vocabulary=len(tiny_scorer.tokenizer)),
+                tiny_scorer.tokenizer,
+                beam=3,
+            )
+        regions = {1: "The dog", 2: "barks", 3: ", she knows ."}
+        condition = Condition.from_regions(regions)
+        words = condition.as_read(trailing_period=True, running_text=True)
+        assert words == ("The", "dog", "barks", ",", "she", "knows", ".")
+        joined = Condition("The dog barks, she knows.", {1: (0, 7), 2: (8, 13), 3: (13, 25)})
+        [of_words], [of_text] = scorer.surprisals([words]), scorer.surprisals([joined.sentence])
+        expected = region_surprisals(joined, of_text)
+        assert region_surprisals(condition, of_words) == pytest.approx(expected)
+        spaced = condition.as_read(trailing_period=False, running_text=False)
+        [of_spaced] = scorer.surprisals([spaced])
+        assert region_surprisals(condition, of_spaced) != pytest.approx(expected)
+
+    def test_running_text_is_stated(self, toy: Callable[..., Path]) -> None:
+        scorer = RecordedScorer({"barks": 1.0, "bark": 2.0})
+        report = evaluate_sg(scorer, [load_suite(toy())], running_text=True)
+        assert scorer.calls[0][0] == ("The", "dog", "barks", "loudly", ".")
+        assert report.accuracy == 0.5
+        assert report.to_json()["running_text"] is True
 
     def test_ties_and_failures_are_wrong_and_counted(self, toy: Callable[..., Path]) -> None:
         suite = load_suite(toy())

@@ -246,3 +246,24 @@ def test_names_of_trees(tmp_path: Path) -> None:
     command = ["reproduce", "english", "--data", str(tmp_path), "--trees", "test.trees"]
     outcome = CliRunner().invoke(app, command)
     assert "expected --trees NAME=FILE, got 'test.trees'" in str(outcome.exception)
+
+
+def test_installed_models_are_tested_without_training(
+    finished: tuple[Path, EnglishOptions], tmp_path: Path
+) -> None:
+    folder, options = finished
+    tests = replace(options.tests, trees={}, limit=1)
+    installed = EnglishOptions(data="", tests=tests, installed=True)
+    found = reproduce_english(tmp_path / "out", tmp_path / "runs", ["english"], [0], installed)
+    assert found["titles"] == {"english": "Pushdown-LM (ours)"}
+    model = found["seeds"]["0"]["english"]
+    assert model["training"]["tokens"] == 15_564_800
+    assert model["blimp"]["items"] == 1
+    assert model["blimp"]["scorer"]["model"] == "english"
+    assert not list(tmp_path.glob("runs/**/*.safetensors"))
+    assert "15,564,800" in markdown(found)
+    with pytest.raises(ReproductionError, match="trained with seed 0, expected 1"):
+        reproduce_english(tmp_path / "out", tmp_path / "runs", ["english"], [1], installed)
+    command = ["reproduce", "english", "--models", "english", "--blimp", str(folder / "blimp")]
+    refused = CliRunner().invoke(app, command)
+    assert "--installed needs none" in str(refused.exception)

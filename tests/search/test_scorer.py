@@ -108,7 +108,13 @@ class TestCausalLMScorer:
     def test_words_are_read_as_running_text(self, tiny_scorer: CausalLMScorer) -> None:
         words, text = ("The", "dog", "does", "n't", "bark", "."), "The dog doesn't bark."
         tiny_scorer.check(words)
-        assert tiny_scorer.surprisals([words]) == tiny_scorer.surprisals([text])
+        [of_words], [of_text] = tiny_scorer.surprisals([words]), tiny_scorer.surprisals([text])
+        assert [(token.text, token.surprisal) for token in of_words] == [
+            (token.text, token.surprisal) for token in of_text
+        ]
+        joined = " ".join(words)
+        assert (of_words[-1].start, of_words[-1].end) == (len(joined), len(joined))
+        assert {joined[token.start : token.end] for token in of_words[:-1]} <= set(words)
         assert tiny_scorer.log_probs([words]) == tiny_scorer.log_probs([text])
         assert tiny_scorer.count_tokens(words) == tiny_scorer.count_tokens(text)
 

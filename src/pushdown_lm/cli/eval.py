@@ -119,6 +119,10 @@ def sg(
     trailing_period: Annotated[
         bool, typer.Option(help='Add " ." to every sentence, as the paper does.')
     ] = True,
+    running_text: Annotated[
+        bool,
+        typer.Option("--running-text", help='Let models of running text read "it." for "it .".'),
+    ] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Items of each suite.")] = None,
     out: Out = None,
     cache: Cache = None,
@@ -137,11 +141,14 @@ def sg(
     names = SUITE_SETS.get(suite_set) or sorted(path.stem for path in data.glob("*.json"))
     _evaluate(
         _Model(model, beam, None if exact else threshold, allow_unknown, keep_going),
-        sg_evaluation(data, names, trailing_period=trailing_period, limit=limit),
+        sg_evaluation(
+            data, names, trailing_period=trailing_period, running_text=running_text, limit=limit
+        ),
         options={
             "data": str(data),
             "suite_set": suite_set.value,
             "punctuation": '" ." added' if trailing_period else "as it is",
+            "running_text": running_text,
             "limit": limit,
         },
         out=out,

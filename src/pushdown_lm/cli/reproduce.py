@@ -137,7 +137,9 @@ def dyck(
 
 @app.command()
 def english(
-    data: Annotated[Path, typer.Option(help="A dataset made by `pushdown data build`.")],
+    data: Annotated[
+        Path | None, typer.Option(help="A dataset made by `pushdown data build`.")
+    ] = None,
     trees: GoldTrees = None,
     sg: Suites = None,
     blimp: Paradigms = None,
@@ -158,6 +160,10 @@ def english(
         ),
     ] = False,
     overrides: Overrides = None,
+    installed: Annotated[
+        bool,
+        typer.Option("--installed", help="Test installed models of these names, train none."),
+    ] = False,
 ) -> None:
     """Table 2: sentence-level models, trained alike: SG, BLiMP, perplexity, parsing, attention.
 
@@ -167,15 +173,20 @@ def english(
     pushdown reproduce english --data data/wsj --trees wsj=test.trees --sg sg_suites --blimp blimp
 
     pushdown reproduce english --models bllip-lg-base,bllip-lg --data data/wsj --beam 300
+
+    pushdown reproduce english --models english-base,english --installed --sg sg_suites
     """
     from dataclasses import replace
 
     from pushdown_lm.experiments.english import EnglishOptions, markdown, reproduce_english
 
+    if data is None and not installed:
+        raise PushdownError("--data: expected a dataset to train on; --installed needs none")
     options = EnglishOptions(
-        data=str(data),
+        data="" if data is None else str(data),
         tests=replace(_tests(trees, sg, blimp, beam, threshold, limit), check_beam=check_beam),
         overrides=tuple(overrides or ()),
+        installed=installed,
     )
     results = reproduce_english(
         out,

@@ -164,30 +164,29 @@ def sg_evaluation(
     names: Sequence[str],
     *,
     trailing_period: bool = True,
+    running_text: bool = False,
     limit: int | None = None,
 ) -> Evaluation:
     """SG suites of a folder, by name.
 
     Args:
-        trailing_period: add " ." to every sentence, as the paper does.
+        trailing_period, running_text: as for :func:`~pushdown_lm.evals.sg.evaluate_sg`.
         limit: items of each suite.
     """
     suites = _load_suites(data, names, limit)
-    ending = " ." if trailing_period else ""
+    reading: dict[str, Any] = {"trailing_period": trailing_period, "running_text": running_text}
     return Evaluation(
         "SG",
         [
             (
                 f"{Path(data) / suite.name}.json: item {item.number}, condition {name!r}",
-                condition.sentence + ending,
+                condition.as_read(**reading),
             )
             for suite in suites
             for item in suite.items
             for name, condition in item.conditions.items()
         ],
-        lambda asked: evaluate_sg(
-            asked.scorer, suites, trailing_period=trailing_period, **asked.chunks
-        ),
+        lambda asked: evaluate_sg(asked.scorer, suites, **reading, **asked.chunks),
     )
 
 

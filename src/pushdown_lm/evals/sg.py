@@ -13,6 +13,10 @@ belongs to the region that holds the first non-space character at or after the t
 So the joining space belongs to the region on its right however the tokenizer draws its offsets,
 a token that crosses a boundary belongs to the region it starts in, and EOS and an added " ."
 belong to no region. An empty region has surprisal 0.
+
+So punctuation is set apart, ``The doctor studied the book .``, as models of tokenized text have
+learned it, and as published scores are computed. A model of running text has hardly seen a space
+before a period or a comma: for it the sentences can be read as running text (``running_text``).
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from rich.table import Table
 
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.evals.formula import Formula
-from pushdown_lm.search.scorer import Progress, Scorer, Token, score_distinct
+from pushdown_lm.search.scorer import Progress, Scorer, Sentence, Token, score_distinct
 
 CIRCUITS: dict[str, tuple[str, ...]] = {
     "Agreement": ("number_orc", "number_prep", "number_src"),
@@ -109,6 +113,20 @@ class Condition:
             spans[number] = (len(sentence), len(sentence) + len(words))
             sentence += words
         return cls(sentence, spans)
+
+    def as_read(self, *, trailing_period: bool, running_text: bool) -> Sentence:
+        """What a scorer is given: the text, or its words, which each model puts together itself.
+
+        >>> condition = Condition.from_regions({1: "He ate", 2: ", she slept ."})
+        >>> condition.as_read(trailing_period=True, running_text=False)
+        'He ate , she slept . .'
+        >>> condition.as_read(trailing_period=True, running_text=True)
+        ('He', 'ate', ',', 'she', 'slept', '.')
+        """
+        if not running_text:
+            return self.sentence + (" ." if trailing_period else "")
+        words = tuple(self.sentence.split())
+        return (*words, ".") if trailing_period and words[-1] != "." else words
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +286,7 @@ class SGReport:
 
     scorer: dict[str, Any]
     trailing_period: bool
+    running_text: bool
     results: Sequence[SuiteResult]
 
     @property
@@ -295,6 +314,7 @@ class SGReport:
             "scorer": self.scorer,
             "suite_set": self.suite_set,
             "trailing_period": self.trailing_period,
+            "running_text": self.running_text,
             "items": sum(len(result.item_numbers) for result in self.results),
             "ties": sum(result.ties for result in self.results),
             "failures": sum(result.failures for result in self.results),
@@ -305,9 +325,9 @@ class SGReport:
 
     def table(self) -> Table:
         period = 'with " ." appended' if self.trailing_period else "sentences as they are"
-        table = Table(
-            title=f"SG accuracy of {self.scorer.get('model')} (set: {self.suite_set}; {period})"
-        )
+        text = "; running text" if self.running_text else ""
+        model = self.scorer.get("model")
+        table = Table(title=f"SG accuracy of {model} (set: {self.suite_set}; {period}{text})")
         table.add_column("suite")
         for heading in ("items", "accuracy", "ties", "failures"):
             table.add_column(heading, justify="right")
@@ -328,17 +348,24 @@ def evaluate_sg(
     suites: Sequence[Suite],
     *,
     trailing_period: bool = True,
+    running_text: bool = False,
     chunk_size: int = 256,
     progress: Progress | None = None,
 ) -> SGReport:
     """Scores a model on SyntaxGym suites.
 
-    With `trailing_period`, " ." follows every sentence, as in the evaluation of Murty et al.
-    (2023), also where the sentence has one already; it belongs to no region.
+    Args:
+        trailing_period: " ." follows every sentence, as in the evaluation of Murty et al. (2023),
+            also where the sentence has one already; it belongs to no region.
+        running_text: models of running text read ``the book.``, not ``the book .``; a period is
+            added only where there is none.
     """
     if not suites:
         raise PushdownError("expected at least one suite, got none")
-    ending = " ." if trailing_period else ""
+
+    def read(condition: Condition) -> Sentence:
+        return condition.as_read(trailing_period=trailing_period, running_text=running_text)
+
     conditions = [
         condition
         for suite in suites
@@ -347,7 +374,7 @@ def evaluate_sg(
     ]
     tokens = score_distinct(
         scorer.surprisals,
-        (condition.sentence + ending for condition in conditions),
+        map(read, conditions),
         chunk_size=chunk_size,
         progress=progress,
     )
@@ -355,7 +382,7 @@ def evaluate_sg(
     for suite in suites:
         surprisals = [
             {
-                name: region_surprisals(condition, tokens[condition.sentence + ending])
+                name: region_surprisals(condition, tokens[read(condition)])
                 for name, condition in item.conditions.items()
             }
             for item in suite.items
@@ -379,7 +406,7 @@ def evaluate_sg(
                 failures=finite.count(False),
             )
         )
-    return SGReport(scorer.describe(), trailing_period, tuple(results))
+    return SGReport(scorer.describe(), trailing_period, running_text, tuple(results))
 
 
 def _mean(values: Sequence[float]) -> float:

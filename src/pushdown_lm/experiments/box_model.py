@@ -17,7 +17,7 @@ from string import Template
 from typing import Any
 
 from pushdown_lm.errors import PushdownError
-from pushdown_lm.experiments.english import comparison
+from pushdown_lm.experiments.english import PROVENANCE, comparison
 from pushdown_lm.files import atomic_write, whole_folder, write_json
 from pushdown_lm.training.checkpoint import load_model
 from pushdown_lm.training.recipe import load_recipe
@@ -26,7 +26,6 @@ from pushdown_lm.training.run import METRICS, MODEL, RECIPE
 MEGABYTES = 25
 """The largest size of a model that is kept in the repository."""
 CARD, CARD_TEMPLATE = "README.md", "card.md"
-PROVENANCE = "training.json"
 
 
 class BoxError(PushdownError):

@@ -6,7 +6,7 @@
 
 What is finished in RUNS is not done again, so further models and seeds add to the table. So do
 models of an earlier results.json whose runs are elsewhere, with those of their tests that had the
-same settings.
+same settings. Installed models can be tested in the place of trained ones.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pushdown_lm.console import error_console
 from pushdown_lm.data.dataset import load_data
 from pushdown_lm.experiments import plots
 from pushdown_lm.experiments.experiment import (
+    ReproductionError,
     ensure_trained,
     how_made,
     markdown_table,
@@ -29,6 +30,7 @@ from pushdown_lm.experiments.experiment import (
 )
 from pushdown_lm.experiments.sentence_tests import WIDER, Report, TestData, run_tests, test_result
 from pushdown_lm.files import atomic_write, write_json
+from pushdown_lm.search.packaged import find_model
 from pushdown_lm.training.recipe import Recipe, load_recipe
 from pushdown_lm.training.run import METRICS, MODEL, RECIPE, is_finished
 from pushdown_lm.training.trainer import METRICS_LOG
@@ -46,6 +48,8 @@ ORDER = (
     *("code-base", "code"),
 )
 """Of the models in the table."""
+INSTALLED, PROVENANCE = "installed.json", "training.json"
+"""What is known of an installed model, in the folder of its run and in its package."""
 RUN_PARTS = ("recipe", "training", "curve", "before")
 """What the results say of a model besides its tests."""
 
@@ -61,6 +65,8 @@ class EnglishOptions:
     """``key=value`` overrides of all recipes."""
     pretrained: dict[str, str] = field(default_factory=dict)
     """By recipe, what is trained further instead of the recipe's pretrained model."""
+    installed: bool = False
+    """Whether installed models of the recipes' names are tested, and none is trained."""
 
     def recipe(self, name: str, seed: int) -> Recipe:
         changes = [*self.overrides, f"training.seed={seed}"]
@@ -88,8 +94,12 @@ def reproduce_english(
     for seed, recipe in recipes:
         error_console().print(f"{recipe.title}, seed {seed}", highlight=False)
         run = runs / f"seed{seed}" / recipe.name
-        ensure_trained(run, recipe, lambda: load_data(options.data))
-        run_tests(run / MODEL, run / "tests", options.tests)
+        if options.installed:
+            write_json(run / INSTALLED, describe_installed(find_model(recipe.name), seed))
+        else:
+            ensure_trained(run, recipe, lambda: load_data(options.data))
+        model = recipe.name if options.installed else run / MODEL
+        run_tests(model, run / "tests", options.tests)
         results = collect(out, runs, options, command)
         write_report(out, results)
     return results
@@ -115,15 +125,19 @@ def collect(out: Path, runs: Path, options: EnglishOptions, command: str) -> Rep
     seeds, titles = _collect_earlier(out, options)
     for folder in sorted(runs.glob("seed*"), key=_seed):
         for run in sorted(folder.iterdir()):
-            if not is_finished(run):
-                continue
             found = {
                 name: report
                 for name in options.tests.tests
                 if (report := test_result(run / "tests", name, options.tests)) is not None
             }
-            titles[run.name] = load_recipe(run / RECIPE).title
-            seeds.setdefault(str(_seed(folder)), {})[run.name] = {**describe_run(run), **found}
+            of_seed = seeds.setdefault(str(_seed(folder)), {})
+            if is_finished(run):
+                titles[run.name] = load_recipe(run / RECIPE).title
+                of_seed[run.name] = {**describe_run(run), **found}
+            elif (run / INSTALLED).exists():
+                described = json.loads((run / INSTALLED).read_text(encoding="utf-8"))
+                titles[run.name] = described.pop("title")
+                of_seed[run.name] = {**described, **of_seed.get(run.name, {}), **found}
     return {
         **provenance(out, command),
         "options": asdict(options),
@@ -166,6 +180,30 @@ def _seed(folder: Path) -> int:
     return int(folder.name.removeprefix("seed"))
 
 
+def describe_installed(model: Path, seed: int) -> Report:
+    """How an installed model was trained, by what its package says."""
+    said = json.loads((model / PROVENANCE).read_text(encoding="utf-8"))
+    recipe = said["recipe"]
+    if recipe["training"]["seed"] != seed:
+        raise ReproductionError(
+            f"{model}: was trained with seed {recipe['training']['seed']}, expected {seed}"
+        )
+    return {
+        "title": recipe["title"],
+        "recipe": {name: recipe[name] for name in ("model", "training")},
+        "training": _add_tokens(said["metrics"], recipe["training"]["tokens_per_batch"]),
+        "curve": [],
+    }
+
+
+def _add_tokens(training: Report, tokens_per_batch: int | None) -> Report:
+    """The metrics of a training with how many tokens it read, and how fast."""
+    if tokens_per_batch:
+        training["tokens"] = training["steps"] * tokens_per_batch
+        training["tokens_per_second"] = training["tokens"] / training["training_seconds"]
+    return training
+
+
 def describe_run(run: Path) -> Report:
     """How training went: the final metrics, and the validation losses on the way."""
     with (run / METRICS_LOG).open(encoding="utf-8") as lines:
@@ -181,10 +219,7 @@ def describe_run(run: Path) -> Report:
             for record in evaluations
         ],
     }
-    training = found["training"]
-    if budget := recipe.training.tokens_per_batch:
-        training["tokens"] = training["steps"] * budget
-        training["tokens_per_second"] = training["tokens"] / training["training_seconds"]
+    training = _add_tokens(found["training"], recipe.training.tokens_per_batch)
     if recipe.model.kind != "pushdown":  # losses are over brackets, too
         found["curve"] = []
         training["symbol_perplexity"] = training.pop("perplexity", None)
@@ -212,6 +247,7 @@ def figures(results: Report) -> list[Figure]:
     lines = [
         Figure("SG suites (31), accuracy, %", ("sg", "accuracy"), 100),
         Figure("SG suites (31), wider search, %", (f"sg{WIDER}", "accuracy"), 100),
+        Figure("SG suites (31) as running text, %", ("sg, running text", "accuracy"), 100),
         Figure("BLiMP, accuracy, %", ("blimp", "accuracy"), 100),
     ]
     for name in named:
@@ -324,6 +360,7 @@ def by_circuit_and_field(results: Report) -> list[str]:
     """The sections of SG circuits and of BLiMP fields, where these were tested."""
     return [
         *_by_part(results, "SG circuits", "sg", "circuits"),
+        *_by_part(results, "SG circuits as running text", "sg, running text", "circuits"),
         *_by_part(results, "BLiMP fields", "blimp", "fields"),
     ]
 

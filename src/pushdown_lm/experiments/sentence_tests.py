@@ -64,11 +64,12 @@ class TestData:
             found["blimp"] = Test(blimp_evaluation, self.blimp)
         if self.sg:
             found["sg"] = Test(_sg, self.sg)
+            found["sg, running text"] = Test(_running_sg, self.sg)
         if self.check_beam:
             found |= {
                 f"{name}{WIDER}": replace(test, is_wider=True)
                 for name, test in found.items()
-                if name.startswith(("perplexity", "sg"))
+                if name.startswith("perplexity") or name == "sg"
             }
         return found
 
@@ -98,6 +99,10 @@ def _sg(path: str, *, limit: int | None) -> Evaluation:
     return sg_evaluation(path, SUITE_SETS["31"], limit=limit)
 
 
+def _running_sg(path: str, *, limit: int | None) -> Evaluation:
+    return sg_evaluation(path, SUITE_SETS["31"], running_text=True, limit=limit)
+
+
 @dataclass(frozen=True)
 class Test:
     """A test and the file or folder that it reads."""
@@ -110,7 +115,7 @@ class Test:
     """Searches with twice the beam, and a threshold that is 2 nats higher."""
 
 
-def run_tests(model: Path, folder: Path, data: TestData) -> None:
+def run_tests(model: str | Path, folder: Path, data: TestData) -> None:
     """Write the results of the tests that have none yet into ``folder``."""
     missing = {
         name: test for name, test in data.tests.items() if test_result(folder, name, data) is None

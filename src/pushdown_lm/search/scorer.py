@@ -13,9 +13,9 @@ Conventions that every scorer keeps:
 - BOS is prepended and never scored; EOS is scored, once, as the last token.
 - Log-probabilities are natural logs; surprisals are bits. For every sentence
   ``log_prob == -ln 2 * sum(token.surprisal for token in tokens)``.
-- A token's offsets are half-open character offsets into the sentence. The space that joins two
-  words belongs to the token on its right, whether or not the offsets include it. EOS has
-  ``start == end == len(sentence)``.
+- A token's offsets are half-open character offsets into the sentence, words being joined by single
+  spaces. The space that joins two words belongs to the token on its right, whether or not the
+  offsets include it. EOS has ``start == end == len(sentence)``.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ import hashlib
 import json
 import math
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
+from itertools import accumulate
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
@@ -177,6 +179,22 @@ class _Encoding(NamedTuple):
     text: str
     ids: list[int]
     offsets: list[tuple[int, int]]
+
+    def placed_in(self, words: Sequence[str], surfaces: Sequence[str]) -> _Encoding:
+        """The encoding of running text with each token at the word in which it starts.
+
+        >>> words, surfaces = ["He", "did", "n't"], ["He", " did", "n't"]
+        >>> encoding = _Encoding("He didn't", [1, 2], [(0, 2), (2, 9)])
+        >>> encoding.placed_in(words, surfaces)
+        _Encoding(text="He did n't", ids=[1, 2], offsets=[(0, 2), (3, 6)])
+        """
+        starts = [0, *accumulate(len(word) + 1 for word in words)]
+        ends = list(accumulate(map(len, surfaces)))  # the space before a word is the word's
+        offsets = []
+        for start, _ in self.offsets:
+            word = min(bisect_right(ends, start), len(words) - 1)
+            offsets.append((starts[word], starts[word] + len(words[word])))
+        return _Encoding(" ".join(words), self.ids, offsets)
 
 
 class CausalLMScorer:
@@ -331,12 +349,17 @@ class CausalLMScorer:
     def _tokenize(self, sentences: Sequence[Sentence]) -> list[_Encoding]:
         if not sentences:
             return []
+        surfaces = [None if isinstance(one, str) else detokenize(one) for one in sentences]
         texts = [
-            sentence if isinstance(sentence, str) else "".join(detokenize(sentence))
-            for sentence in sentences
+            sentence if isinstance(sentence, str) else "".join(surface or ())
+            for sentence, surface in zip(sentences, surfaces, strict=True)
         ]
         batch = self.tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True)
-        return list(map(_Encoding, texts, batch["input_ids"], batch["offset_mapping"]))
+        encodings = map(_Encoding, texts, batch["input_ids"], batch["offset_mapping"])
+        return [
+            encoding if surface is None else encoding.placed_in(sentence, surface)
+            for encoding, sentence, surface in zip(encodings, sentences, surfaces, strict=True)
+        ]
 
     def _encode(self, sentences: Sequence[Sentence]) -> list[_Encoding]:
         encodings = self._tokenize(sentences)
