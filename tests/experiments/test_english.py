@@ -262,6 +262,10 @@ def test_installed_models_are_tested_without_training(
     assert model["blimp"]["scorer"]["model"] == "english"
     assert not list(tmp_path.glob("runs/**/*.safetensors"))
     assert "15,564,800" in markdown(found)
+    shutil.rmtree(tmp_path / "runs")  # what the results have is not tested again
+    again = reproduce_english(tmp_path / "out", tmp_path / "runs", ["english"], [0], installed)
+    assert again["seeds"] == found["seeds"]
+    assert not list(tmp_path.glob("runs/**/blimp.json"))
     with pytest.raises(ReproductionError, match="trained with seed 0, expected 1"):
         reproduce_english(tmp_path / "out", tmp_path / "runs", ["english"], [1], installed)
     command = ["reproduce", "english", "--models", "english", "--blimp", str(folder / "blimp")]

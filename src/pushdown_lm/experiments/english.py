@@ -96,10 +96,12 @@ def reproduce_english(
         run = runs / f"seed{seed}" / recipe.name
         if options.installed:
             write_json(run / INSTALLED, describe_installed(find_model(recipe.name), seed))
+            earlier, _ = _collect_earlier(out, options)
+            known = earlier.get(str(seed), {}).get(recipe.name, ())
+            run_tests(recipe.name, run / "tests", options.tests, known)
         else:
             ensure_trained(run, recipe, lambda: load_data(options.data))
-        model = recipe.name if options.installed else run / MODEL
-        run_tests(model, run / "tests", options.tests)
+            run_tests(run / MODEL, run / "tests", options.tests)
         results = collect(out, runs, options, command)
         write_report(out, results)
     return results

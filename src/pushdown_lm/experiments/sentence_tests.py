@@ -7,7 +7,7 @@ settings are the same; single scores are remembered too, so an interrupted test 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -115,10 +115,12 @@ class Test:
     """Searches with twice the beam, and a threshold that is 2 nats higher."""
 
 
-def run_tests(model: str | Path, folder: Path, data: TestData) -> None:
-    """Write the results of the tests that have none yet into ``folder``."""
+def run_tests(model: str | Path, folder: Path, data: TestData, known: Collection[str] = ()) -> None:
+    """Write the results of the tests that have none yet, and are not ``known``, into ``folder``."""
     missing = {
-        name: test for name, test in data.tests.items() if test_result(folder, name, data) is None
+        name: test
+        for name, test in data.tests.items()
+        if name not in known and test_result(folder, name, data) is None
     }
     for is_wider in (False, True):
         names = [name for name, test in missing.items() if test.is_wider == is_wider]
