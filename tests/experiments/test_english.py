@@ -260,6 +260,7 @@ def test_installed_models_are_tested_without_training(
     assert model["training"]["tokens"] == 15_564_800
     assert model["blimp"]["items"] == 1
     assert model["blimp"]["scorer"]["model"] == "english"
+    assert model["blimp"]["scorer"]["tokenizer"] == "english (8000 entries)"
     assert not list(tmp_path.glob("runs/**/*.safetensors"))
     assert "15,564,800" in markdown(found)
     shutil.rmtree(tmp_path / "runs")  # what the results have is not tested again

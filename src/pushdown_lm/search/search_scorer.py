@@ -179,7 +179,9 @@ class SearchScorer(ABC):
         name, folder = str(folder), find_model(folder)
         _check_folder(folder, cls.model_type, cls.kind)
         model = load_weights(cls.model_class, folder, dtype=torch.float32)
-        return cls(model, load_tokenizer(folder), **{"name": name, **options})
+        tokenizer = load_tokenizer(folder)
+        tokenizer.name_or_path = name  # not where the package happens to be installed
+        return cls(model, tokenizer, **{"name": name, **options})
 
     def _check_model(self) -> None:
         for name, parameter in self.model.named_parameters():
