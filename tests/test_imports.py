@@ -92,3 +92,12 @@ def test_a_module_imported_first_leaves_the_auto_classes_complete(module: str) -
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
+def test_modules_that_windows_lacks_are_imported_where_they_are_used() -> None:
+    unix_only = {"resource", "fcntl", "pwd", "grp", "termios"}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            names = {alias.name for alias in getattr(node, "names", ())}
+            names.add(getattr(node, "module", None) or "")
+            assert not names & unix_only, f"{path}:{node.lineno}"

@@ -7,7 +7,6 @@ they are parsed by a random Pushdown model, 4 layers x 128.
 
 from __future__ import annotations
 
-import resource
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -106,6 +105,8 @@ def _fastest_in_turns(parts: dict[str, Callable[[], object]], rounds: int) -> di
 
 def _processor_seconds() -> float:
     """Of this process and of those that have ended."""
+    import resource  # not on Windows
+
     kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     usages = [resource.getrusage(kind) for kind in kinds]
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as json_module
-import resource
 import subprocess
 import sys
 import time
@@ -45,6 +44,8 @@ def print_peak_memory() -> None:
         line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
         print(int(line.split()[1]) / 1024)
     else:
+        import resource  # not on Windows
+
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
