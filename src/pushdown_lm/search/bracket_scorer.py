@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, overload
+from typing import Any
 
 import torch
 from transformers import PreTrainedTokenizerFast
@@ -27,7 +27,7 @@ from pushdown_lm.model.bracket_modeling import BracketForCausalLM
 from pushdown_lm.search.beam import SearchError
 from pushdown_lm.search.defaults import DEFAULT_BEAM
 from pushdown_lm.search.read_attention import ReadAttention
-from pushdown_lm.search.scorer import Sentence, TreeScore
+from pushdown_lm.search.scorer import TreeScore
 from pushdown_lm.search.search_scorer import Analysis, Encoded, SearchScorer
 from pushdown_lm.search.word_beam import (
     DEFAULT_BATCH_ENTRIES,
@@ -112,16 +112,8 @@ class BracketScorer(SearchScorer):
                 number: self.analysis(encoded[number], result) for number, result in batch.items()
             }
 
-    @overload
-    def parse(self, sentences: str) -> Tree: ...  # type: ignore[overload-overlap]
-    @overload
-    def parse(self, sentences: Sequence[Sentence]) -> list[Tree | None]: ...
-    def parse(self, sentences: Sequence[Sentence]) -> Tree | list[Tree | None]:
-        """The most probable labeled tree of a text, or of each sentence, these made binary."""
-        if isinstance(sentences, str):
-            return super().parse(sentences)
-        trees = super().parse(sentences)
-        return [None if tree is None else binarize(tree) for tree in trees]
+    def _binary(self, tree: Tree) -> Tree:
+        return binarize(tree)
 
     def symbols(self, sentence: Sequence[int], actions: Sequence[int]) -> list[int]:
         """BOS, the tokens of a sentence among their brackets, and EOS."""

@@ -399,8 +399,12 @@ class SearchScorer(ABC):
         trees: list[Tree | None] = [None] * len(sentences)
         for batch in self.analyse_batches(list(readable.values())):
             for row, analysis in batch.items():
-                trees[numbers[row]] = analysis.trees()[0].tree
+                trees[numbers[row]] = self._binary(analysis.trees()[0].tree)
         return trees
+
+    def _binary(self, tree: Tree) -> Tree:
+        """A tree of the search as a binary one, which it is unless a model says otherwise."""
+        return tree
 
     def posteriors(self, sentence: Sentence) -> dict[Span, float]:
         """The posterior probability of each constituent of the beam, by its span of leaves."""
