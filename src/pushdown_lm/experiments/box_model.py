@@ -17,8 +17,9 @@ from string import Template
 from typing import Any
 
 from pushdown_lm.errors import PushdownError
-from pushdown_lm.experiments.english import PROVENANCE, comparison
+from pushdown_lm.experiments.english import comparison
 from pushdown_lm.files import atomic_write, whole_folder, write_json
+from pushdown_lm.search.packaged import PROVENANCE
 from pushdown_lm.training.checkpoint import load_model
 from pushdown_lm.training.recipe import load_recipe
 from pushdown_lm.training.run import METRICS, MODEL, RECIPE

@@ -30,7 +30,7 @@ from pushdown_lm.experiments.experiment import (
 )
 from pushdown_lm.experiments.sentence_tests import WIDER, Report, TestData, run_tests, test_result
 from pushdown_lm.files import atomic_write, write_json
-from pushdown_lm.search.packaged import find_model
+from pushdown_lm.search.packaged import PROVENANCE, find_model
 from pushdown_lm.training.recipe import Recipe, load_recipe
 from pushdown_lm.training.run import METRICS, MODEL, RECIPE, is_finished
 from pushdown_lm.training.trainer import METRICS_LOG
@@ -48,8 +48,8 @@ ORDER = (
     *("code-base", "code"),
 )
 """Of the models in the table."""
-INSTALLED, PROVENANCE = "installed.json", "training.json"
-"""What is known of an installed model, in the folder of its run and in its package."""
+INSTALLED = "installed.json"
+"""What is known of an installed model, in the folder of its run."""
 RUN_PARTS = ("recipe", "training", "curve", "before")
 """What the results say of a model besides its tests."""
 

@@ -18,6 +18,8 @@ from pushdown_lm.errors import PushdownError
 GROUP = "pushdown_lm.models"
 DEFAULT_MODEL = "english"
 """The model in the box."""
+PROVENANCE = "training.json"
+"""In the folder of an installed model, how it was trained: its recipe and final metrics."""
 IN_THE_BOX = (DEFAULT_MODEL, "english-base")
 
 
