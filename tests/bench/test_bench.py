@@ -12,7 +12,7 @@ import torch
 
 from pushdown_lm.bench import adapt as bench_adapt
 from pushdown_lm.bench import explore as bench_explore
-from pushdown_lm.bench import measure
+from pushdown_lm.bench import kernels, measure
 from pushdown_lm.bench import search as bench_search
 from pushdown_lm.bench import train as bench_train
 from pushdown_lm.bench import trees as bench_trees
@@ -63,6 +63,17 @@ def test_train_bench(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result["reference_to_pushdown_memory_ratio"] == 5.0
     with pytest.raises(PushdownError, match="no bench case 'huge'"):
         list(bench_train.run(["huge"], repeats=1))
+
+
+def test_kernels_bench(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "TOKENS", 32)
+    monkeypatch.setattr(kernels, "VOCABULARIES", (50,))
+    monkeypatch.setattr(kernels, "LENGTHS", (8,))
+    loss, attention = kernels.run(repeats=1)
+    assert (loss["case"], attention["case"]) == ("loss, 50 entries", "attention, 8 positions")
+    for result in (loss, attention):
+        ratio = result["torch_milliseconds"] / max(result["milliseconds"], 0.05)
+        assert result["speedup"] == pytest.approx(ratio, rel=1.0, abs=1.0)
 
 
 def test_adapt_bench(monkeypatch: pytest.MonkeyPatch) -> None:

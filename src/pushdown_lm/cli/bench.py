@@ -45,6 +45,18 @@ def train(
 
 
 @app.command()
+def kernels(
+    repeats: Annotated[int, typer.Option(min=1, help="Timed passes of each contender.")] = 5,
+    json: Json = False,
+) -> None:
+    """The loss and the attention of a training step in bfloat16 against PyTorch's own."""
+    from pushdown_lm.bench import kernels as bench_kernels
+    from pushdown_lm.bench.measure import report
+
+    report(bench_kernels.run(repeats), json)
+
+
+@app.command()
 def adapt(
     cases: Annotated[
         list[str] | None, typer.Argument(help="Cases to run; by default all of them.")
