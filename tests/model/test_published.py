@@ -370,7 +370,7 @@ def test_files_that_are_not_there(checkpoint: Path, tmp_path: Path) -> None:
     assert "expected a vocabulary (vocab.pkl) beside" in import_error(checkpoint / "model.pt")
     missing = tmp_path / "model.pt"
     assert f"{missing}: no such file" in import_error(missing, checkpoint / "vocab.pkl")
-    assert "nobody/nothing: cannot be fetched" in import_error("nobody/nothing")
+    assert "nobody/nothing: no such file or folder" in import_error("nobody/nothing")
 
 
 @pytest.mark.parametrize(

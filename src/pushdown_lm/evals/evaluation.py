@@ -273,7 +273,10 @@ def _place_trees(paths: Sequence[str | Path], limit: int | None) -> list[tuple[s
         for path in paths
         for number, tree in enumerate(read_trees(path), start=1)
     )
-    return list(islice(placed, limit))
+    found = list(islice(placed, limit))
+    if not found:
+        raise PushdownError(f"{', '.join(map(str, paths))}: expected at least one tree, got none")
+    return found
 
 
 def _read_lines(path: Path) -> list[tuple[str, str]]:
@@ -284,4 +287,6 @@ def _read_lines(path: Path) -> list[tuple[str, str]]:
         raise PushdownError(f"{path}: expected UTF-8, {error}") from None
     if lines and all(re.match(r"\s*\(.*\(.*\)\s*\)\s*$", line) for line in lines[:3]):
         raise PushdownError(f"{path}:1: expected sentences, found trees; --trees reads them")
+    if not any(line.strip() for line in lines):
+        raise PushdownError(f"{path}: expected at least one sentence, got none")
     return [(f"{path}:{number}", line.strip()) for number, line in enumerate(lines, start=1)]

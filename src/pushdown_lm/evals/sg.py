@@ -150,6 +150,8 @@ def load_suite(path: Path) -> Suite:
         raise PushdownError(
             f"{path}:{error.lineno}:{error.colno}: expected JSON: {error.msg}"
         ) from error
+    except FileNotFoundError as error:
+        raise PushdownError(f"{path}: expected a SyntaxGym suite, found no such file") from error
     except (OSError, ValueError, RecursionError) as error:
         raise PushdownError(f"{path}: expected a SyntaxGym suite: {error}") from error
     where = str(path)

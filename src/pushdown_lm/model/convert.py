@@ -20,7 +20,6 @@ parse. That is checked on a batch of random tokens before anything is written.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -47,6 +46,7 @@ from pushdown_lm.data.tokenization import (
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.files import whole_folder, write_json
 from pushdown_lm.model.forbidden import special_ids
+from pushdown_lm.model.hub import check_source
 from pushdown_lm.model.layers import parse_layers
 from pushdown_lm.model.modeling import PushdownForCausalLM
 
@@ -237,13 +237,6 @@ def open_pretrained(
             f"{source}: the tokenizer has {len(tokenizer):,} entries, the model embeds {rows:,}"
         )
     return PretrainedLM(decoder, tokenizer, file, reasons)
-
-
-def check_source(source: str) -> None:
-    """Refuse what looks like a path but is none, before the Hub is asked for it."""
-    is_hub_name = re.fullmatch(r"[\w.-]+(/[\w.-]+)?", source) is not None
-    if not Path(source).exists() and (not is_hub_name or source.startswith(".")):
-        raise ConversionError(f"{source}: no such file or folder, nor a name of the Hub")
 
 
 def _split_gguf(source: str, gguf_file: str | None) -> tuple[str, str | None]:

@@ -24,6 +24,7 @@ from pushdown_lm.model.bracket_configuration import BracketConfig
 from pushdown_lm.model.bracket_modeling import BracketForCausalLM
 from pushdown_lm.model.configuration import PushdownConfig
 from pushdown_lm.model.forbidden import special_ids
+from pushdown_lm.model.hub import check_source
 from pushdown_lm.model.layers import parse_layers
 from pushdown_lm.model.loading import load_weights
 from pushdown_lm.model.modeling import PushdownForCausalLM
@@ -191,6 +192,7 @@ def decoder_config(
 
 
 def _pretrained_config(name: str, vocabulary: int) -> PreTrainedConfig:
+    check_source(name)
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError) as error:

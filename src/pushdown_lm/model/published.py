@@ -31,6 +31,7 @@ from pushdown_lm.data.tokenization import load_tokenizer, model_tokenizer, renum
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.files import whole_folder, write_json
 from pushdown_lm.model.configuration import AttachmentProbabilities, PushdownConfig
+from pushdown_lm.model.hub import check_source
 from pushdown_lm.model.modeling import PushdownForCausalLM
 from pushdown_lm.model.relative_configuration import RelativeConfig
 
@@ -156,8 +157,7 @@ def _find_files(source: str, vocabulary: str | Path | None) -> tuple[Path, Path]
         return folder / WEIGHTS, folder / VOCABULARY
     if folder.exists():
         raise PublishedModelError(f"{source}: expected a vocabulary ({VOCABULARY}) beside it")
-    if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", source) is None:
-        raise PublishedModelError(f"{source}: no such file or folder, nor a name of the Hub")
+    check_source(source)
     from huggingface_hub import hf_hub_download
 
     try:
