@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from pushdown_lm.data.tokenization import detokenize, train_bpe, train_word_vocabulary
+from pushdown_lm.evals import evaluation
 from pushdown_lm.evals.blimp import evaluate_blimp, load_blimp
 from pushdown_lm.evals.sg import evaluate_sg, load_suites
 from pushdown_lm.search.defaults import DEFAULT_THRESHOLD
@@ -205,6 +207,41 @@ def test_a_cache_spares_all_scoring_and_changes_nothing(
     assert plain == first == again
     assert cache.read_text() == remembered
     assert len(remembered.splitlines()) == 8
+
+
+def test_ctrl_c_says_where_the_scores_are(
+    evaluate: Eval,
+    models: dict[str, Path],
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    command = ("sg", "--model", models["pushdown"], "--data", data / "suites", *SG)
+    whole, _ = evaluate(*command)
+    (tmp_path / "report.json").unlink()
+    (tmp_path / "report.scores.jsonl").unlink()
+    monkeypatch.setattr(evaluation, "CHUNK", 3)
+    score = PushdownScorer.surprisals
+    seen: list[int] = []
+
+    def interrupted(self: PushdownScorer, sentences: Sequence[Any]) -> list[Any]:
+        seen.append(len(sentences))
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+        return score(self, sentences)
+
+    monkeypatch.setattr(PushdownScorer, "surprisals", interrupted)
+    code, _, error = evaluate.run(*command, "--out", tmp_path / "report.json")
+    assert code == 130
+    assert error.splitlines()[-2:] == [
+        f"pushdown: scores so far are in {tmp_path / 'report.scores.jsonl'}; "
+        "the same command resumes there",
+        "pushdown: interrupted",
+    ]
+    assert not (tmp_path / "report.json").exists()
+    again, _ = evaluate(*command)
+    assert again == whole
+    assert seen == [3, 3, 2, 2]  # only the last two are scored again
 
 
 def test_two_processes_share_the_sentences(

@@ -94,9 +94,10 @@ def main() -> None:
 
 def _exit_code(error: BaseException, debug: bool) -> int | None:
     """Say what went wrong, and the exit code; None for an exit that was asked for."""
-    if isinstance(error, SystemExit | GeneratorExit):
+    was_interrupted = isinstance(error, SystemExit) and error.code == EXIT_INTERRUPTED  # by typer
+    if isinstance(error, SystemExit | GeneratorExit) and not was_interrupted:
         return None
-    if isinstance(error, KeyboardInterrupt):
+    if isinstance(error, KeyboardInterrupt) or was_interrupted:
         print("pushdown: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
     if isinstance(error, Interrupted):

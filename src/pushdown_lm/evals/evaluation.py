@@ -124,7 +124,12 @@ def evaluate(
         with sentence_progress(label or evaluation.label, total) as progress:
             chunk_size = CHUNK * processes().num_processes
             asked = Asked(scorer, unreadable, progress, chunk_size)
-            report = evaluation.ask(asked)
+            try:
+                report = evaluation.ask(asked)
+            except KeyboardInterrupt:
+                if cache is not None:
+                    say(f"scores so far are in {cache}; the same command resumes there")
+                raise
         speed = None if remembered is None else remembered.sentences_per_second
         return Outcome(report, unreadable, speed)
 
