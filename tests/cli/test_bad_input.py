@@ -322,6 +322,7 @@ CASES: list[tuple[str, str]] = [
     ("eval blimp --model {model} --data {files}/blimp-deep.jsonl", "blimp-deep.jsonl:1: expected"),
     ("eval blimp --model {model} --data {files}/blimp-unknown.jsonl", "found 'zebra'"),
     ("eval blimp --model {model} --data {files}/blimp-good.jsonl --limit 0", "--limit"),
+    ("reproduce english --models ablations --data {files} --out {new}", "no card.json"),
     ("eval sg --model {model} --data {files}/absent", "found no such file"),
     ("eval sg --model {model} --data {files}/suites --suite-set all", "binary.json: expected a"),
     ("eval sg --model {model} --data {files}/suites2 --suite-set all", "list.json: expected an ob"),

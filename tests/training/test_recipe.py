@@ -13,7 +13,7 @@ from pushdown_lm.data.tokenization import train_word_vocabulary
 from pushdown_lm.errors import ConfigError
 from pushdown_lm.model.factory import build_model, chosen_layers
 from pushdown_lm.model.settings import DecoderSettings, ModelSettings
-from pushdown_lm.training.recipe import RecipeError, load_recipe, recipe_names
+from pushdown_lm.training.recipe import ABLATIONS, RecipeError, load_recipe, recipe_names
 from pushdown_lm.training.run import run_recipe
 from tests.tiny_training import tiny_data, tiny_recipe
 
@@ -122,7 +122,7 @@ def test_gpt2_medium_is_the_paper_s() -> None:
     assert chosen_layers(recipe.model, 24) == list(range(12, 24))
 
 
-@pytest.mark.parametrize("name", recipe_names())
+@pytest.mark.parametrize("name", [*recipe_names(), *recipe_names(ABLATIONS)])
 def test_every_recipe_takes_two_steps(
     name: str, data: Data, windows: Data, small_gpt2: Path, tmp_path: Path
 ) -> None:
@@ -164,7 +164,15 @@ def test_every_recipe_takes_two_steps(
         assert 0 <= metrics["attachment_accuracy"] <= 1
 
 
-@pytest.mark.parametrize("name", recipe_names())
+@pytest.mark.parametrize("name", recipe_names(ABLATIONS))
+def test_ablations_change_the_model_alone(name: str) -> None:
+    recipe, whole = load_recipe(name), load_recipe("english")
+    assert recipe.training == whole.training
+    assert recipe.model.decoder == whole.model.decoder
+    assert recipe.model not in (whole.model, load_recipe("english-paper").model)
+
+
+@pytest.mark.parametrize("name", [*recipe_names(), *recipe_names(ABLATIONS)])
 def test_resolved_recipe_loads_to_the_same(name: str, tmp_path: Path) -> None:
     recipe = load_recipe(name, ["training.lr=1e-5"])
     path = tmp_path / "recipe.yaml"

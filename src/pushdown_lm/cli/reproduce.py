@@ -144,7 +144,10 @@ def english(
     sg: Suites = None,
     blimp: Paradigms = None,
     models: Annotated[
-        str, typer.Option(help="Recipes, separated by commas; each is a row of the table.")
+        str,
+        typer.Option(
+            help="Recipes, separated by commas; each is a row of the table. Also: ablations."
+        ),
     ] = "english-base,english-paper,english",
     out: Out = Path("results", "english"),
     runs: Runs = None,
@@ -175,10 +178,13 @@ def english(
     pushdown reproduce english --models bllip-lg-base,bllip-lg --data data/wsj --beam 300
 
     pushdown reproduce english --models english-base,english --installed --sg sg_suites
+
+    pushdown reproduce english --models english,ablations --data data/wsj --set training.steps=1200
     """
     from dataclasses import replace
 
     from pushdown_lm.experiments.english import EnglishOptions, markdown, reproduce_english
+    from pushdown_lm.training.recipe import ABLATIONS, recipe_names
 
     if data is None and not installed:
         raise PushdownError("--data: expected a dataset to train on; --installed needs none")
@@ -188,10 +194,15 @@ def english(
         overrides=tuple(overrides or ()),
         installed=installed,
     )
+    names = [
+        recipe
+        for name in _names(models)
+        for recipe in (recipe_names(ABLATIONS) if name == ABLATIONS else [name])
+    ]
     results = reproduce_english(
         out,
         runs or Path("runs", out.name),
-        _names(models),
+        names,
         range(first_seed, first_seed + seeds),
         options,
         _command(),

@@ -192,8 +192,8 @@ def decoder_config(
 
 
 def _pretrained_config(name: str, vocabulary: int) -> PreTrainedConfig:
-    check_source(name)
     try:
+        check_source(name)
         config: PreTrainedConfig = AutoConfig.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError) as error:
         first_line = str(error).strip().splitlines()[0]

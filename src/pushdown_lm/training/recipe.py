@@ -178,10 +178,15 @@ class Recipe(Section):
 # ------------------------------------------------------------------ loading
 
 
-def recipe_names() -> list[str]:
-    """The recipes that come with the package."""
-    folder = resources.files("pushdown_lm") / "recipes"
-    return sorted(file.name[:-5] for file in folder.iterdir() if file.name.endswith(".yaml"))
+ABLATIONS = "ablations"
+"""The folder of recipes that change one thing in english."""
+
+
+def recipe_names(folder: str = "") -> list[str]:
+    """The recipes that come with the package, or with a folder of it."""
+    files = (resources.files("pushdown_lm") / "recipes" / folder).iterdir()
+    names = sorted(file.name[:-5] for file in files if file.name.endswith(".yaml"))
+    return [f"{folder}/{name}" for name in names] if folder else names
 
 
 def load_recipe(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Recipe:
@@ -230,7 +235,7 @@ def _read(name_or_path: str) -> dict[str, Any]:
             text = Path(name_or_path).read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
             raise RecipeError(f"{name_or_path}: expected UTF-8, {error}") from None
-    elif name_or_path in recipe_names():
+    elif name_or_path in [*recipe_names(), *recipe_names(ABLATIONS)]:
         file = resources.files("pushdown_lm") / "recipes" / f"{name_or_path}.yaml"
         text = file.read_text(encoding="utf-8")
     else:
