@@ -1,4 +1,4 @@
-"""Names of models on the Hub.
+"""Models of the Hub, by name.
 
 Transformers asks the Hub for each file of a model, and repeats each failing request for half a
 minute. A mistyped path is found out by one question instead.
@@ -9,13 +9,15 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from huggingface_hub import HfApi, constants
+from huggingface_hub import HfApi, constants, snapshot_download
 from huggingface_hub.errors import RepositoryNotFoundError
 from huggingface_hub.file_download import repo_folder_name
 
 from pushdown_lm.errors import PushdownError
 
 HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
+FILES = ("*.json", "*.safetensors", "*.txt", "*.model")
+"""What is downloaded of a model: no weights that are pickled, or for other programs."""
 PATIENCE = 10
 """Seconds that the Hub has for its answer."""
 
@@ -41,3 +43,13 @@ def check_source(source: str) -> None:
         raise HubError(
             f"{source}: no such file or folder, and the Hub cannot be asked: {lines[0]}"
         ) from error
+
+
+def download_model(name: str) -> Path:
+    """The folder with the files of a model of the Hub, or of the cache without a network."""
+    check_source(name)
+    try:
+        return Path(snapshot_download(name, allow_patterns=list(FILES)))
+    except Exception as error:  # of many kinds: a broken connection, a full disk
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise HubError(f"{name}: cannot be downloaded: {lines[0]}") from error

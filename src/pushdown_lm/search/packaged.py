@@ -1,15 +1,17 @@
-"""Models that are installed as packages of their own, found by name.
+"""Models by name: installed as packages of their own, or on the Hub.
 
 A package such as ``pushdown-lm-english`` holds model folders and names them in its metadata:
 
     [project.entry-points."pushdown_lm.models"]
     english = "pushdown_lm_english:english"
 
-where the value is the path of a folder. Everything that takes a model's folder takes such a name.
+where the value is the path of a folder. Everything that takes a model's folder takes such a name,
+and the name of a model on the Hub with its owner's, such as ``HuggingFaceTB/SmolLM2-135M``.
 """
 
 from __future__ import annotations
 
+import re
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
@@ -33,13 +35,18 @@ def installed_models() -> dict[str, EntryPoint]:
 
 
 def find_model(name_or_folder: str | Path) -> Path:
-    """The folder of a model: the folder itself, or that of an installed model of this name.
+    """The folder of a model: the folder itself, or that of the installed model of this name, or the
+    folder into which a model of the Hub was downloaded.
 
     A folder of the name wins over an installed model.
     """
     folder = Path(name_or_folder)
     if folder.exists():
         return folder
+    if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", str(name_or_folder)):
+        from pushdown_lm.model.hub import download_model
+
+        return download_model(str(name_or_folder))
     installed = installed_models()
     if str(name_or_folder) not in installed:
         known = ", ".join(installed) or "none"
