@@ -63,3 +63,12 @@ class TreeError(PushdownError):
         line = first_line + text.count("\n", 0, offset)
         column = offset - text.rfind("\n", 0, offset)
         return cls(file, line, column, expected, found, reason=reason)
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of another library says, in one line.
+
+    >>> first_line(OSError("no route\\nto the host")), first_line(KeyError())
+    ('no route', 'KeyError')
+    """
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

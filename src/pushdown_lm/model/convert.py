@@ -43,7 +43,7 @@ from pushdown_lm.data.tokenization import (
     load_tokenizer,
     model_tokenizer,
 )
-from pushdown_lm.errors import PushdownError
+from pushdown_lm.errors import PushdownError, first_line
 from pushdown_lm.files import whole_folder, write_json
 from pushdown_lm.model.forbidden import special_ids
 from pushdown_lm.model.hub import check_source
@@ -296,8 +296,9 @@ def _load(load: Callable[[], Loaded], source: str) -> Loaded:
     except PushdownError:
         raise
     except Exception as error:  # of whatever kind a damaged file makes it
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise ConversionError(f"{source}: Transformers cannot load it: {lines[0]}") from error
+        raise ConversionError(
+            f"{source}: Transformers cannot load it: {first_line(error)}"
+        ) from error
 
 
 # ------------------------------------------------------------------ the same logits

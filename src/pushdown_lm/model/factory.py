@@ -19,7 +19,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from pushdown_lm.console import error_console
 from pushdown_lm.data.bracketing import Nonterminals
 from pushdown_lm.data.tokenization import load_tokenizer, text_rule, vocabulary_size
-from pushdown_lm.errors import ConfigError, PushdownError
+from pushdown_lm.errors import ConfigError, PushdownError, first_line
 from pushdown_lm.model.bracket_configuration import BracketConfig
 from pushdown_lm.model.bracket_modeling import BracketForCausalLM
 from pushdown_lm.model.configuration import PushdownConfig
@@ -196,8 +196,7 @@ def _pretrained_config(name: str, vocabulary: int) -> PreTrainedConfig:
         check_source(name)
         config: PreTrainedConfig = AutoConfig.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError) as error:
-        first_line = str(error).strip().splitlines()[0]
-        raise ConfigError(f"pretrained: {first_line}") from error
+        raise ConfigError(f"pretrained: {first_line(error)}") from error
     embedded = config.get_text_config().vocab_size
     if embedded < vocabulary:
         raise ConfigError(

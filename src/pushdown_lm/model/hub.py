@@ -13,7 +13,7 @@ from huggingface_hub import HfApi, constants, snapshot_download
 from huggingface_hub.errors import RepositoryNotFoundError
 from huggingface_hub.file_download import repo_folder_name
 
-from pushdown_lm.errors import PushdownError
+from pushdown_lm.errors import PushdownError, first_line
 
 HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 FILES = ("*.json", "*.safetensors", "*.txt", "*.model")
@@ -39,9 +39,8 @@ def check_source(source: str) -> None:
     except RepositoryNotFoundError as error:
         raise HubError(f"{source}: no such file or folder, nor a model of the Hub") from error
     except Exception as error:  # of many kinds: offline, no network, no answer in time
-        lines = str(error).strip().splitlines() or [type(error).__name__]
         raise HubError(
-            f"{source}: no such file or folder, and the Hub cannot be asked: {lines[0]}"
+            f"{source}: no such file or folder, and the Hub cannot be asked: {first_line(error)}"
         ) from error
 
 
@@ -51,5 +50,4 @@ def download_model(name: str) -> Path:
     try:
         return Path(snapshot_download(name, allow_patterns=list(FILES)))
     except Exception as error:  # of many kinds: a broken connection, a full disk
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise HubError(f"{name}: cannot be downloaded: {lines[0]}") from error
+        raise HubError(f"{name}: cannot be downloaded: {first_line(error)}") from error

@@ -28,7 +28,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from pushdown_lm.data.pickled_vocabulary import END_WORD, PADDING, read_vocabulary
 from pushdown_lm.data.text import TextRule
 from pushdown_lm.data.tokenization import load_tokenizer, model_tokenizer, renumber_bpe
-from pushdown_lm.errors import PushdownError
+from pushdown_lm.errors import PushdownError, first_line
 from pushdown_lm.files import whole_folder, write_json
 from pushdown_lm.model.configuration import AttachmentProbabilities, PushdownConfig
 from pushdown_lm.model.hub import check_source
@@ -166,8 +166,7 @@ def _find_files(source: str, vocabulary: str | Path | None) -> tuple[Path, Path]
             Path(hf_hub_download(source, VOCABULARY)),
         )
     except Exception as error:  # of many kinds: offline, no such name, no such file
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise PublishedModelError(f"{source}: cannot be fetched: {lines[0]}") from error
+        raise PublishedModelError(f"{source}: cannot be fetched: {first_line(error)}") from error
 
 
 def read_weights(path: str | Path) -> dict[str, Tensor]:
@@ -362,10 +361,9 @@ def _load_bpe(name: str) -> PreTrainedTokenizerFast:
     try:
         loaded: Any = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     except Exception as error:  # of many kinds: offline, no such name
-        lines = str(error).strip().splitlines() or [type(error).__name__]
         raise PublishedModelError(
             f"{name}: GPT-2's tokenizer cannot be loaded; --tokenizer names a folder that has it "
-            f"({lines[0]})"
+            f"({first_line(error)})"
         ) from error
     found: PreTrainedTokenizerFast = loaded
     return found

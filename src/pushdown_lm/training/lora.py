@@ -14,6 +14,7 @@ from typing import Any
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from pushdown_lm.errors import first_line
 from pushdown_lm.model.attention import TapeEmbedding
 from pushdown_lm.model.bracket_modeling import BracketForCausalLM
 from pushdown_lm.model.layers import attention_modules, tap_query
@@ -79,8 +80,7 @@ def add_lora(
     try:
         inject_adapter_in_model(config, model.decoder, adapter_name=ADAPTER)
     except ValueError as error:
-        detail = str(error).strip().splitlines()[0]
-        raise FreezingError(f"lora.targets: {sorted(names)}: {detail}") from error
+        raise FreezingError(f"lora.targets: {sorted(names)}: {first_line(error)}") from error
     for layer in model.config.pushdown_layers or []:
         tap_query(attention[layer])  # the query that the adapters have changed
     added = [module for module in model.modules() if isinstance(module, TapeEmbedding)]
