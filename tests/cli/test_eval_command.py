@@ -137,6 +137,20 @@ def test_each_folder_has_its_scorer(models: dict[str, Path]) -> None:
     assert type(load_scorer(models["plain"])) is CausalLMScorer
 
 
+@pytest.mark.parametrize("name", ["pushdown", "base", "closed"])
+def test_parses_and_surprisals_of_one_search(models: dict[str, Path], name: str) -> None:
+    scorer = load_scorer(models[name], beam=20)
+    known, unknown = ("The", "pilots", "sing", "."), ("The", "pilots", "saw", ".")
+    readings = scorer.parse_and_score([known, unknown])
+    assert [reading.tree for reading in readings] == scorer.parse([known, unknown])
+    assert (readings[1].tokens is None) == (name == "closed")
+    for words, (tree, tokens) in zip([known, unknown], readings, strict=True):
+        assert (tree is None) == (tokens is None)
+        if tokens is not None:
+            bits = [token.surprisal for token in scorer.surprisals([words])[0]]
+            assert [token.surprisal for token in tokens] == pytest.approx(bits, abs=1e-4)
+
+
 def test_base_lm_is_exact(models: dict[str, Path]) -> None:
     """One pass gives what a beam that drops nothing gives; a narrow beam gives less."""
     base = load_scorer(models["base"], beam=2)

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from pushdown_lm.search.read_attention import ReadAttention
-from pushdown_lm.search.scorer import CausalLMScorer, Sentence, Token, TreeScore
+from pushdown_lm.search.scorer import CausalLMScorer, Reading, Sentence, Token, TreeScore
 from pushdown_lm.trees import Tree
 from tests.models import plain_model
 
@@ -62,6 +62,13 @@ class RecordedScorer:
                 tuple((start, len(words)) for start in range(len(words) - 2, -1, -1)),
             )
             for words in sentences
+        ]
+
+    def parse_and_score(self, sentences: Sequence[Sequence[str]]) -> list[Reading]:
+        trees = self.parse(sentences)
+        return [
+            Reading(tree, None if tree is None else self._tokens(words))
+            for words, tree in zip(sentences, trees, strict=True)
         ]
 
     def score_trees(self, trees: Sequence[Tree]) -> list[TreeScore]:

@@ -193,6 +193,25 @@ class TestScoreCache:
         cache.log_probs(["a b", "c"])
         assert again.calls == [["c"]]
 
+    def test_surprisals_come_with_parses(self, tmp_path: Path) -> None:
+        path, words = tmp_path / "scores.jsonl", [("a", "b"), ("<unk>",)]
+        scorer = RecordedScorer({"a": 2.0})
+        expected = scorer.surprisals([("a", "b")])
+        scorer.calls.clear()
+        cache = ScoreCache(scorer, path)
+        cache.parse(words)
+        assert cache.surprisals([("a", "b")]) == expected
+        assert scorer.calls == [[["a", "b"], ["<unk>"]]]
+        assert ScoreCache(scorer, path).surprisals([("a", "b")]) == expected
+        assert len(path.read_text().splitlines()) == 3  # two parses, one sentence with surprisals
+
+    def test_surprisals_are_not_written_twice(self, tmp_path: Path) -> None:
+        cache = ScoreCache(RecordedScorer({"a": 2.0}), tmp_path / "scores.jsonl")
+        cache.surprisals([("a", "b")])
+        cache.parse([("a", "b")])
+        kinds = [json.loads(line)["kind"] for line in cache.path.read_text().splitlines()]
+        assert kinds == ["surprisals", "parse"]
+
     def test_another_model_shares_the_file_but_not_the_scores(self, tmp_path: Path) -> None:
         path = tmp_path / "scores.jsonl"
         cheap = ScoreCache(RecordedScorer({"a": 2.0}), path).log_probs(["a"])

@@ -21,7 +21,7 @@ from accelerate import PartialState  # type: ignore[import-untyped]
 from accelerate.utils import broadcast_object_list, gather_object  # type: ignore[import-untyped]
 
 from pushdown_lm.errors import PushdownError
-from pushdown_lm.search.scorer import Scorer, ScorerWrapper, Sentence, Token
+from pushdown_lm.search.scorer import Reading, Scorer, ScorerWrapper, Sentence, Token
 from pushdown_lm.trees import Tree
 
 
@@ -61,6 +61,9 @@ class ShardedScorer(ScorerWrapper):
 
     def parse(self, sentences: Sequence[Sequence[str]]) -> list[Tree | None]:
         return self._ask("parse", sentences)
+
+    def parse_and_score(self, sentences: Sequence[Sequence[str]]) -> list[Reading]:
+        return self._ask("parse_and_score", sentences)
 
     def _ask(self, method: str, sentences: Sequence[Any]) -> list[Any]:
         broadcast_object_list([(method, sentences)])

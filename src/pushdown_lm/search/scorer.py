@@ -80,6 +80,13 @@ class Token:
     """-log2 p(token | everything before it)."""
 
 
+class Reading(NamedTuple):
+    """What one search tells of a sentence; None for both where a word is unknown."""
+
+    tree: Tree | None
+    tokens: list[Token] | None
+
+
 class TreeScore(NamedTuple):
     """Natural logs, EOS included; their sum is log p(x, y) of a sentence and its tree."""
 
@@ -125,6 +132,9 @@ class Scorer(Protocol):
 
     def parse(self, sentences: Sequence[Sequence[str]]) -> list[Tree | None]:
         """A binary tree over the words of each sentence; None where a word is unknown."""
+
+    def parse_and_score(self, sentences: Sequence[Sequence[str]]) -> list[Reading]:
+        """What :meth:`parse` and :meth:`surprisals` tell of each sentence, searched once."""
 
     def score_trees(self, trees: Sequence[Tree]) -> list[TreeScore]:
         """How probable the tokens and the structure of each tree are."""
@@ -306,6 +316,12 @@ class CausalLMScorer:
     def parse(self, sentences: Sequence[Sequence[str]]) -> list[Tree | None]:
         raise self._refusal("that parses")
 
+    def parse_and_score(self, sentences: Sequence[Sequence[str]]) -> list[Reading]:
+        trees = self.parse(sentences)
+        known = [words for words, tree in zip(sentences, trees, strict=True) if tree is not None]
+        tokens = iter(self.surprisals(known))
+        return [Reading(tree, None if tree is None else next(tokens)) for tree in trees]
+
     def score_trees(self, trees: Sequence[Tree]) -> list[TreeScore]:
         raise self._refusal("that predicts trees")
 
@@ -457,6 +473,9 @@ class ScorerWrapper:
     def check(self, sentence: Sentence) -> None:
         self.scorer.check(sentence)
 
+    def parse_and_score(self, sentences: Sequence[Sequence[str]]) -> list[Reading]:
+        return self.scorer.parse_and_score(sentences)
+
     def score_trees(self, trees: Sequence[Tree]) -> list[TreeScore]:
         return self.scorer.score_trees(trees)
 
@@ -496,19 +515,26 @@ class ScoreCache(ScorerWrapper):
         return self._remember("log_prob", sentences, self.scorer.log_probs)
 
     def surprisals(self, sentences: Sequence[Sentence]) -> list[list[Token]]:
-        def rows(missing: Sequence[Sentence]) -> list[list[tuple[str, int, int, float]]]:
-            return [
-                [(token.text, token.start, token.end, token.surprisal) for token in tokens]
-                for tokens in self.scorer.surprisals(missing)
-            ]
+        def rows(missing: Sequence[Sentence]) -> list[list[_Row]]:
+            return list(map(_rows, self.scorer.surprisals(missing)))
 
         known = self._remember("surprisals", sentences, rows)
         return [[Token(*row) for row in tokens] for tokens in known]
 
     def parse(self, sentences: Sequence[Sequence[str]]) -> list[Tree | None]:
+        """Surprisals come with the parses and are remembered, too."""
+
         def spans(missing: Sequence[Sequence[str]]) -> list[list[tuple[int, int]] | None]:
-            trees = self.scorer.parse(missing)
-            return [None if tree is None else list(tree.spans) for tree in trees]
+            readings = self.scorer.parse_and_score(missing)
+            self._keep(
+                "surprisals",
+                [
+                    (words, _rows(reading.tokens))
+                    for words, reading in zip(missing, readings, strict=True)
+                    if reading.tokens is not None
+                ],
+            )
+            return [None if tree is None else list(tree.spans) for tree, _ in readings]
 
         known = self._remember("parse", [list(words) for words in sentences], spans)
         return [
@@ -522,21 +548,28 @@ class ScoreCache(ScorerWrapper):
         sentences: Sequence[Any],
         score: Callable[[Sequence[Any]], list[Any]],
     ) -> list[Any]:
-        keys = [(kind, json.dumps(sentence)) for sentence in sentences]
+        keys = [json.dumps(sentence) for sentence in sentences]
         missing = {
             key: sentence
             for key, sentence in zip(keys, sentences, strict=True)
-            if key not in self._known
+            if (kind, key) not in self._known
         }
         if missing:
             began = time.monotonic()
             scores = score(list(missing.values()))
             self._seconds += time.monotonic() - began
             self._num_scored += len(missing)
-            self._known.update(zip(missing, scores, strict=True))
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("a", encoding="utf-8") as file:
-                for sentence, value in zip(missing.values(), scores, strict=True):
+            self._keep(kind, list(zip(missing.values(), scores, strict=True)))
+        return [self._known[kind, key] for key in keys]
+
+    def _keep(self, kind: str, scored: Sequence[tuple[Any, Any]]) -> None:
+        """Remember the scores of sentences that have none of this kind yet."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a", encoding="utf-8") as file:
+            for sentence, value in scored:
+                key = kind, json.dumps(sentence)
+                if key not in self._known:
+                    self._known[key] = value
                     record = {
                         "model": self._model,
                         "kind": kind,
@@ -544,4 +577,10 @@ class ScoreCache(ScorerWrapper):
                         "value": value,
                     }
                     file.write(json.dumps(record) + "\n")
-        return [self._known[key] for key in keys]
+
+
+_Row: TypeAlias = tuple[str, int, int, float]
+
+
+def _rows(tokens: Sequence[Token]) -> list[_Row]:
+    return [(token.text, token.start, token.end, token.surprisal) for token in tokens]

@@ -48,6 +48,7 @@ from pushdown_lm.search.defaults import DEFAULT_BEAM, DEFAULT_THRESHOLD
 from pushdown_lm.search.packaged import find_model
 from pushdown_lm.search.read_attention import ReadAttention
 from pushdown_lm.search.scorer import (
+    Reading,
     Sentence,
     Token,
     TreeScore,
@@ -389,6 +390,10 @@ class SearchScorer(ABC):
         """The most probable binary tree of each sentence; None where a word is unknown."""
         if isinstance(sentences, str):
             return self.analyse([sentences])[0].trees()[0].tree
+        return [reading.tree for reading in self.parse_and_score(sentences)]
+
+    def parse_and_score(self, sentences: Sequence[Sentence]) -> list[Reading]:
+        """The same with the tokens of each sentence, as :meth:`surprisals` has them."""
         readable: dict[int, Encoded] = {}
         for number, sentence in enumerate(sentences):
             try:
@@ -396,11 +401,12 @@ class SearchScorer(ABC):
             except UnknownTokenError:
                 continue
         numbers = list(readable)
-        trees: list[Tree | None] = [None] * len(sentences)
+        readings = [Reading(None, None)] * len(sentences)
         for batch in self.analyse_batches(list(readable.values())):
             for row, analysis in batch.items():
-                trees[numbers[row]] = self._binary(analysis.trees()[0].tree)
-        return trees
+                tree = self._binary(analysis.trees()[0].tree)
+                readings[numbers[row]] = Reading(tree, analysis.tokens)
+        return readings
 
     def _binary(self, tree: Tree) -> Tree:
         """A tree of the search as a binary one, which it is unless a model says otherwise."""
