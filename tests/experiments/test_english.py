@@ -20,6 +20,7 @@ from pushdown_lm.evals.parsing import evaluate_parsing
 from pushdown_lm.evals.tree_perplexity import evaluate_tree_perplexity
 from pushdown_lm.experiments.english import (
     EnglishOptions,
+    ablation_table,
     comparison,
     markdown,
     reproduce_english,
@@ -93,6 +94,22 @@ def test_results_are_those_of_the_trained_models(finished: tuple[Path, EnglishOp
         assert found["parsing test"]["model"] == evaluate_parsing(scorer, gold).model.to_json()
     config = json.loads((folder / "runs/seed0/base/model/config.json").read_text())
     assert config["pushdown_layers"] == []
+
+
+def test_ablations_have_a_line_for_each_model(finished: tuple[Path, EnglishOptions]) -> None:
+    found = results(finished[0])
+    titles, _, base, pushdown = (
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in ablation_table(found).splitlines()
+    )
+    assert titles[:3] == ["", "token perplexity, test", "parsing F1, test"]
+    assert titles[3] == "validation perplexity after training"
+    assert titles[4].startswith("attachment accuracy")
+    assert [base[0], pushdown[0]] == list(found["titles"].values())
+    of_seed = found["seeds"]["0"]
+    perplexity = of_seed["base"]["training"]["perplexity"]
+    assert base[2:] == ["", f"{perplexity:.2f}", ""]
+    assert pushdown[2] == f"{100 * of_seed['pushdown']['parsing test']['model']['f1']:.1f}"
 
 
 def test_finished_parts_are_kept(finished: tuple[Path, EnglishOptions]) -> None:

@@ -315,6 +315,19 @@ def comparison(results: Report) -> str:
     return markdown_table(["", *results["titles"].values()], comparison_rows(results))
 
 
+ABLATION_FIGURES = ("token perplexity, ", "parsing F1, ", "validation", "attachment accuracy")
+"""How titles of the figures begin by which variants of a model are chosen."""
+
+
+def ablation_table(results: Report) -> str:
+    """A line for each model with the figures by which variants are chosen."""
+    figures = [row for row in comparison_rows(results) if row[0].startswith(ABLATION_FIGURES)]
+    titles, *lines = zip(*figures, strict=True)
+    models = results["titles"].values()
+    rows = [[model, *line] for model, line in zip(models, lines, strict=True)]
+    return markdown_table(["", *titles], rows)
+
+
 def comparison_rows(results: Report) -> list[list[str]]:
     """A line for each figure: means over seeds, with the range where there are several."""
     rows = []

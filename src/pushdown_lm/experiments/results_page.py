@@ -27,6 +27,8 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "dyck": dyck_report.paper_table,
     "dyck-quick": dyck_report.accuracy_table,
     "english": english.comparison,
+    "english-ablations": english.ablation_table,
+    "english-baselines": english.comparison,
     "pretrained": pretrained.comparison,
 }
 """The table of each experiment, by the name of its folder."""
