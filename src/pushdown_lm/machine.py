@@ -7,6 +7,7 @@ import platform
 import sys
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -50,8 +51,20 @@ def multiplies_bf16(device_type: str) -> bool:
     return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
+def reset_peak_memory(device: torch.device) -> None:
+    """Let the peak begin at the memory held now, as Linux and accelerators can."""
+    if device.type != "cpu":
+        import torch
+
+        torch.accelerator.reset_peak_memory_stats(device)
+        return
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
 def peak_memory_megabytes(device: torch.device) -> float | None:
-    """The most memory held so far: of the accelerator, or of the process if there is none.
+    """The most memory held since :func:`reset_peak_memory`: of the accelerator, or of the process
+    if there is none.
 
     None where the operating system does not tell (Windows).
     """

@@ -45,6 +45,7 @@ from pushdown_lm.files import (
     whole_folder,
     write_json,
 )
+from pushdown_lm.machine import reset_peak_memory
 from pushdown_lm.model.bracket_modeling import BracketForCausalLM
 from pushdown_lm.model.modeling import PushdownForCausalLM
 from pushdown_lm.training.adapters import has_adapters, save_adapter
@@ -180,6 +181,7 @@ class PushdownTrainer(Trainer):
         if self.is_main:
             remove_unfinished(self.run_folder)
             self.log_file.forget_after(int(checkpoint.name.split("-")[1]) if checkpoint else 0)
+        reset_peak_memory(self.args.device)
         self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         if self.was_interrupted:
             saved = checkpoints(self.run_folder)[-1]
