@@ -70,7 +70,8 @@ class ModelSettings(Section):
     distance_counts: Literal["constituents", "open_tokens"] = "constituents"
     """What the distance from a token to the top of the stack counts."""
     tape_init_std: Annotated[float, Field(ge=0)] = 0.0
-    """Standard deviation of the first weights of the tape embeddings; 0 to start without them."""
+    """Standard deviation of the first weights of the tape embeddings; 0 to start without them, as a
+    pretrained model must. From scratch it matters early (docs/results.md, ablations)."""
     attention: str = "tiled"
     """An implementation of :mod:`pushdown_lm.model.attention`."""
     attachment_loss_weight: Annotated[float, Field(ge=0)] = 1.0
