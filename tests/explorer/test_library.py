@@ -97,6 +97,18 @@ def test_what_was_read_is_told_again_at_once(library: Library) -> None:
     assert run(read(library, f"  {SENTENCE} ")) == first
 
 
+def test_a_reading_is_kept_when_its_last_record_is_told(library: Library) -> None:
+    async def work() -> None:
+        number, reading = library.open(0, "the dog", 5)
+        async for record in library.read(number, reading):
+            if record["kind"] == "result":
+                assert library.find(number) is reading
+                return
+        raise AssertionError("no result")
+
+    asyncio.run(work())
+
+
 def test_a_search_that_is_left_makes_room(library: Library) -> None:
     async def work() -> None:
         number, reading = library.open(0, SENTENCE, 100)

@@ -148,6 +148,8 @@ class Library:
                 yield {"kind": "waiting", "ahead": ahead}
             began = time.monotonic()
             while (found := await self._next(records)) is not None:
+                if reading.is_whole:  # pictures are asked for as soon as its last record is there
+                    self._keep(number, reading)
                 yield found
                 seconds = time.monotonic() - began
                 if seconds > self.limits.seconds and not reading.is_whole:
@@ -155,7 +157,6 @@ class Library:
                         f"stopped after {seconds:.0f} seconds, at token {len(reading.steps)} of "
                         f"{len(reading.tokens)}; a smaller beam is faster"
                     )
-            self._keep(number, reading)
         finally:
             self._thread.submit(records.close)  # after the step that may be running
             self.line.leave(ticket)
