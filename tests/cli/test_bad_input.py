@@ -440,6 +440,8 @@ def test_bad_input(command: str, message: str, pushdown: Run, tmp_path: Path) ->
     assert len(said) < 4000
     assert not list(tmp_path.glob("new/card.json"))
     assert not list(tmp_path.glob("new/metrics.json"))
+    if command.startswith("data build"):
+        assert not (tmp_path / "new").exists()
 
 
 # ------------------------------------------------------------------ damaged folders

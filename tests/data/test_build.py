@@ -496,3 +496,15 @@ def test_command_errors(trees_file: Path, tmp_path: Path, run: Any) -> None:
     assert error == (
         "pushdown: split: expected three shares as 0.9,0.05,0.05 (train, valid, test), got '0.9'\n"
     )
+
+
+def test_a_broken_source_leaves_the_dataset_that_it_would_replace(tmp_path: Path) -> None:
+    good, broken, out = tmp_path / "good.trees", tmp_path / "broken.trees", tmp_path / "data"
+    good.write_text("(S (NP the dog) (VP runs))\n")
+    broken.write_text("(S (NP the dog) (VP runs)\n(S a)\n")
+    options = DataOptions(tokenizer="word")
+    build_data(good, out, options)
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    with pytest.raises(TreeError):
+        build_data(broken, out, options, overwrite=True)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before

@@ -56,6 +56,7 @@ from pushdown_lm.data.tokenization import (
     train_word_vocabulary,
     vocabulary_size,
 )
+from pushdown_lm.errors import PushdownError
 from pushdown_lm.files import write_json
 from pushdown_lm.trees import Constituents, Errors, Format, Nonprojective, Tree, read_trees
 
@@ -168,13 +169,16 @@ def build_data(
             f"{folder}: holds a dataset of other sources or options; choose another folder, or "
             "replace it with --overwrite (overwrite=True)"
         )
-    partial = folder / ".partial"
+    partial, is_new = folder / ".partial", not folder.exists()
     _start(folder, partial, key)
-
-    tokenizer, num_trees = _tokenizer(corpus, options, choice, given, rule, partial)
-    encoder = _chunk_encoder(tokenizer, options, choice, rule)
-    shards = _encode(corpus, options, encoder, partial, processes, num_trees)
-    card = _assemble(shards, corpus, options, encoder, partial)
+    try:
+        tokenizer, num_trees = _tokenizer(corpus, options, choice, given, rule, partial)
+        encoder = _chunk_encoder(tokenizer, options, choice, rule)
+        shards = _encode(corpus, options, encoder, partial, processes, num_trees)
+        card = _assemble(shards, corpus, options, encoder, partial)
+    except PushdownError:  # sources that are wrong fail again, so nothing of them is kept
+        shutil.rmtree(folder if is_new else partial)
+        raise
     card = {"format_version": FORMAT_VERSION, "key": key, **card}
     _finish(folder, partial, card)
     return load_data(folder)
