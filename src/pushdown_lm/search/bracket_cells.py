@@ -1,32 +1,31 @@
 """The decoder as word-synchronous search needs it: many bracketings of many sentences.
 
-Shapes: N entries (of all sentences of a batch, one after another), P cells, L labels, D depths,
-A actions, T tokens, V vocabulary.
+Shapes: N entries (of all sentences of a batch), P cells of an entry, L labels, D depths, A actions,
+T tokens, V vocabulary.
 
-An *entry* is a prefix of a bracketed sentence. What the decoder computes at a symbol is kept once,
-in a *cell*, however many entries share it: all symbols of a step are read in one pass, as one
-sequence, and each attends to the cells that are its own. For this an entry knows the *place* of
-every cell, which is -1 for cells that it does not see. So entries branch without a copy in the
-cache.
+An *entry* is a prefix of a bracketed sentence. It attends to *cells*, which it shares with entries
+that have the same past (:mod:`pushdown_lm.search.cells`), and knows the *place* of each of its
+cells, which is -1 where it does not see one (any more).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
-from transformers import DynamicCache
 
 from pushdown_lm.model.bracket_modeling import BracketForCausalLM
 from pushdown_lm.model.bracket_structure import legal_classes
+from pushdown_lm.search.cells import CellCache
 from pushdown_lm.trees.linearization import CLOSE, TOKEN
 
 UNUSED = -2
 """Fills the places of actions that an entry does not have."""
+ROWS_AT_ONCE = 1024
+"""Entries that are read in one pass, which bounds the memory of a step."""
 
 
 @dataclass(slots=True)
@@ -46,8 +45,10 @@ class Entries:
     """``(N, D)``: where they were opened."""
     actions: Tensor
     """``(N, A)``, UNUSED at the end."""
+    cells: Tensor
+    """``(N, P)``: the cells of its symbols."""
     place: Tensor
-    """``(N, P)``: of each cell, -1 if it is not seen. In TG, the depth after the symbol while it
+    """``(N, P)``: of each of them, -1 if it is not seen. In TG, the depth after the symbol while it
     is on the stack; otherwise the symbol's position."""
     opens: Tensor
     """``(N, L)``: log-probabilities of what may come next, openers,"""
@@ -64,7 +65,7 @@ class Entries:
         return stack.gather(1, (self.depth[:, None] - 1).clamp(min=0))[:, 0]
 
 
-_FILLS = {"label": 0, "opened": 0, "actions": UNUSED, "place": -1}
+_FILLS = {"label": 0, "opened": 0, "actions": UNUSED, "cells": 0, "place": -1}
 
 
 def join_entries(parts: Sequence[Entries]) -> Entries:
@@ -90,8 +91,7 @@ class CellDecoder:
         self.model, self.nonterminals = model, model.config.nonterminals
         self.is_tg = model.config.kind == "tg"
         self.tokens = tokens
-        self.cache = DynamicCache(config=model.config.decoder)
-        self.num_cells = 0
+        self.cache = CellCache(model.config.decoder.num_hidden_layers, tokens.device)
         self.num_steps = self.num_read = 0
 
     def start(self) -> Entries:
@@ -107,6 +107,7 @@ class CellDecoder:
             label=empty,
             opened=empty,
             actions=empty[:, :0],
+            cells=empty[:, :0],
             place=empty[:, :0],
             opens=empty,
             closes=zeros,
@@ -117,6 +118,9 @@ class CellDecoder:
 
     def step(self, entries: Entries, action: Tensor) -> Entries:
         """Take an action ``(N,)`` with each entry."""
+        if len(action) > ROWS_AT_ONCE:
+            parts = torch.arange(len(action), device=action.device).split(ROWS_AT_ONCE)
+            return join_entries([self.step(entries.select(part), action[part]) for part in parts])
         is_open, is_close = action > 0, action == CLOSE
         symbols = torch.where(is_open, self.nonterminals.first + action - 1, self._next(entries))
         symbols = torch.where(is_close, self._closer(entries), symbols)
@@ -142,7 +146,7 @@ class CellDecoder:
         self, entries: Entries, symbols: Tensor, is_open: Tensor, is_close: Tensor
     ) -> Entries:
         """Run the decoder over the symbols ``(N,)``, after which depths are as the entries say."""
-        own = torch.eye(len(symbols), dtype=torch.bool, device=symbols.device)
+        cells = torch.cat([entries.cells, self.cache.next_cells(len(symbols))[:, None]], 1)
         place, own_place, position = entries.place, entries.length, entries.length
         seen = place >= 0
         if self.is_tg:
@@ -150,38 +154,38 @@ class CellDecoder:
             seen = torch.where(is_close[:, None], composed, seen)
             place, own_place = place.masked_fill(composed, -1), entries.depth
             position = (entries.depth + ~is_open) * (entries.length > 0)
-        place = torch.cat([place, torch.where(own, own_place[:, None], -1)], 1)
-        mask = torch.cat([seen, own], 1)
+        place = torch.cat([place, own_place[:, None]], 1)
+        entries = replace(entries, cells=cells, place=place, length=entries.length + 1)
+        mask = pad(seen, (0, 1), value=True)
         predicting = torch.arange(len(symbols), device=symbols.device)
         if self.is_tg:  # second copies see the stack with the first ones, and are not put there
             again = is_close.nonzero()[:, 0]
-            repeated = torch.cat([place[again] >= 0, own[: len(again), : len(again)]], 1)
-            mask = torch.cat([pad(mask, (0, len(again))), repeated])
-            place = pad(place, (0, len(again)), value=-1)
+            own = self.cache.next_cells(len(symbols) + len(again))[len(symbols) :, None]
+            cells = torch.cat([pad(cells, (0, 1)), torch.cat([cells[again], own], 1)])
+            mask = torch.cat([pad(mask, (0, 1)), pad(place[again] >= 0, (0, 1), value=True)])
             predicting[again] = len(symbols) + predicting[: len(again)]
             symbols = torch.cat([symbols, symbols[again]])
             position = torch.cat([position, position[again]])
-        entries = replace(entries, place=place, length=entries.length + 1)
-        heads = mask[None, None]
+        heads = mask[:, None]
         if self.model.config.kind == "plm-mask":
-            heads = self.model.head_mask(self._constrained_mask(entries)[None])
+            heads = self.model.head_mask(self._constrained_mask(entries)[:, :, None])[:, :, 0]
+        self.cache.look_up(cells)
         logits, _ = self.model.read(
-            symbols[None],
-            position[None],
-            heads,
+            symbols[:, None],
+            position[:, None],
+            heads[:, :, None],
             past_key_values=self.cache,
             use_cache=True,
-            logits_to_keep=predicting,
         )
         self.num_steps += 1
         self.num_read += len(predicting)
-        return self._predict(entries, logits[0], is_open)
+        return self._predict(entries, logits[predicting, 0], is_open)
 
     def _constrained_mask(self, entries: Entries) -> Tensor:
-        """What the two heads of PLM-mask see, by what is open now: ``(2, N, P)``."""
+        """What the two heads of PLM-mask see, by what is open now: ``(N, 2, P)``."""
         opened = torch.where(entries.depth > 0, entries.innermost(entries.opened), -1)[:, None]
         within = entries.place >= opened
-        return torch.stack([~within | (opened < 0), within]) & (entries.place >= 0)
+        return torch.stack([~within | (opened < 0), within], 1) & (entries.place >= 0)[:, None]
 
     def _predict(self, entries: Entries, logits: Tensor, after_opener: Tensor) -> Entries:
         """The entries with the log-probabilities of what may come next, by logits ``(N, V)``."""
@@ -216,8 +220,11 @@ class CellDecoder:
 
     def drop_cells(self, entries: Entries) -> Entries:
         """Keep only the cells that some of the entries see."""
-        kept = (entries.place >= 0).any(0).nonzero()[:, 0]
-        layers: list[Any] = self.cache.layers
-        for layer in layers:
-            layer.keys, layer.values = layer.keys[:, :, kept], layer.values[:, :, kept]
-        return replace(entries, place=entries.place[:, kept])
+        seen = entries.place >= 0
+        order = seen.byte().argsort(dim=1, descending=True, stable=True)
+        order = order[:, : int(seen.sum(1).max())]
+        seen, cells = seen.gather(1, order), entries.cells.gather(1, order)
+        kept, numbers = cells[seen].unique(return_inverse=True)
+        self.cache.keep(kept)
+        cells = torch.zeros_like(cells).masked_scatter(seen, numbers)
+        return replace(entries, cells=cells, place=entries.place.gather(1, order))

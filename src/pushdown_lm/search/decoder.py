@@ -3,9 +3,7 @@
 Shapes: B sentences, T positions, N entries (parses of the batch's sentences), L positions read,
 C candidate slots, d hidden width, G key heads, V vocabulary.
 
-A *cell* is what one entry computes at one position. Parses that branch from a common past share
-the cells of that past, so each cell is stored once, in a :class:`_Store`, and an entry is a row of
-cell numbers. Reordering the beam copies these rows and nothing else.
+Parses that branch from a common past share its cells (:mod:`pushdown_lm.search.cells`).
 
 Layers below the first pushdown layer do not see the parse. They run once a sentence, in parallel,
 and while entries are decoded they only hand out what they have computed. In a model without
@@ -20,11 +18,11 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, DynamicLayer
 
 from pushdown_lm.model.layers import lower_output, replaced_layers
 from pushdown_lm.model.modeling import PushdownForCausalLM
 from pushdown_lm.model.packed_linear import packed_linears
+from pushdown_lm.search.cells import CellCache, Store
 from pushdown_lm.trees.oracle import Stack
 
 PARALLEL_TOKENS = 2048
@@ -132,8 +130,8 @@ class _BranchingDecoder:
             self.lower_output = lower_output(
                 model.decoder, count, input_ids=input_ids[:, :-1], use_cache=False
             )
-        self.cache = _CellCache(model.config.decoder.num_hidden_layers, input_ids.device)
-        self.head_keys = _Store()
+        self.cache = CellCache(model.config.decoder.num_hidden_layers, input_ids.device)
+        self.head_keys = Store()
         self.replayed: Tensor | None = None
 
     def replay(self, *_: Any, **__: Any) -> Tensor:
@@ -176,72 +174,6 @@ class _BranchingDecoder:
         assert self.exponentials is not None
         total = self.exponentials.sum(-1).to(weights.dtype)
         return (weights / total) @ self.exponentials.to(weights.dtype)
-
-
-class _Store:
-    """Rows that are appended and looked up, in a buffer that doubles when it is full."""
-
-    def __init__(self) -> None:
-        self.buffer: Tensor | None = None
-        self.size = 0
-
-    def append(self, rows: Tensor) -> None:
-        """Rows ``(N, w)`` under the next N numbers."""
-        end = self.size + len(rows)
-        if self.buffer is None or end > len(self.buffer):
-            grown = rows.new_empty(max(2 * self.size, 4 * len(rows)), rows.shape[1])
-            if self.buffer is not None:
-                grown[: self.size] = self.buffer[: self.size]
-            self.buffer = grown
-        self.buffer[self.size : end] = rows
-        self.size = end
-
-    def rows(self, index: Tensor) -> Tensor:
-        """Rows by their numbers ``(...)``: ``(..., w)``."""
-        assert self.buffer is not None
-        return self.buffer.index_select(0, index.reshape(-1)).view(*index.shape, -1)
-
-
-class _CellCache(Cache):
-    """Transformers' cache interface over stored cells: what a layer appends is kept once, and what
-    it gets back is looked up by the entries' rows of cell numbers."""
-
-    def __init__(self, num_layers: int, device: torch.device) -> None:
-        super().__init__(layer_class_to_replicate=DynamicLayer)
-        self.stores = [(_Store(), _Store()) for _ in range(num_layers)]
-        self.cells = torch.empty(0, 0, dtype=torch.long, device=device)
-        """``(N, L)``: the cells of each entry."""
-        self.num_cells = 0
-        self._rows: Tensor | None = None
-
-    def branch(self, parent: Tensor) -> None:
-        """Continue the entries ``(N,)``, which may repeat, each with a new cell."""
-        new = torch.arange(self.num_cells, self.num_cells + len(parent), device=parent.device)
-        past = self.cells[parent] if self.num_cells else self.cells.new_empty(len(parent), 0)
-        self.cells = torch.cat([past, new[:, None]], 1)
-        self.num_cells += len(parent)
-        self._rows = None
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Append ``(N, G, 1, d)``; all of each entry so far, ``(N, G, L, d)``."""
-        heads = key_states.shape[1]
-        if self._rows is None or self._rows.shape[1] != heads:
-            head = torch.arange(heads, device=self.cells.device)
-            self._rows = self.cells[:, None] * heads + head[:, None]
-        looked_up = []
-        for store, states in zip(self.stores[layer_idx], (key_states, value_states), strict=True):
-            store.append(states.flatten(0, 2))
-            looked_up.append(store.rows(self._rows))
-        return looked_up[0], looked_up[1]
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Positions before the one being read."""
-        return max(self.cells.shape[1] - 1, 0)
-
-    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
-        return self.get_seq_length() + query_length, 0
 
 
 def _log_prob(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:

@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from pushdown_lm.model.bracket_modeling import BracketForCausalLM
+from pushdown_lm.model.packed_linear import packed_linears
 from pushdown_lm.search.beam import (
     MAX_BEAM,
     ScoredTree,
@@ -143,13 +144,15 @@ def word_search_batches(
     for number, sentence in enumerate(sentences, start=1):
         check_sentence(sentence, model.config.max_positions, f"sentence {number}")
     waiting = sorted(range(len(sentences)), key=lambda number: -len(sentences[number]))
-    entries = float(beam.actions)
+    entries = float(beam.actions if threshold is None else beam.words)
     model.eval()
     while waiting:
         size = max(1, int(batch_entries / entries))
         batch, waiting = waiting[:size], waiting[size:]
         search = _Search(model, [sentences[number] for number in batch], beam, threshold)
-        yield dict(zip(batch, search.run(), strict=True))
+        with packed_linears(model):
+            results = search.run()
+        yield dict(zip(batch, results, strict=True))
         entries = max(1.0, search.decoder.num_read / search.decoder.num_steps / len(batch))
 
 
