@@ -196,9 +196,10 @@ class CellDecoder:
             after_opener,
             self.model.num_closers,
         )
-        legal = legal[:, self.model.symbol_classes(logits)]
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        log_probs = logits.masked_fill_(~legal, -torch.inf).log_softmax(-1)
+        penalty = torch.where(legal, 0.0, -torch.inf).to(logits.dtype)
+        penalty = penalty.index_select(1, self.model.symbol_classes(logits))
+        log_probs = logits.add_(penalty).log_softmax(-1)
         chosen = torch.stack([self._closer(entries), self._next(entries)], 1)
         chosen = log_probs.gather(1, chosen).double()
         return replace(
