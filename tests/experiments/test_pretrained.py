@@ -57,11 +57,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(folder: Path) -> str:
+def run(folder: Path, **more: object) -> str:
     """The page that the command prints."""
     options = {
         "data": folder / "data",
-        "glue": folder / "glue",
         "tasks": "sst5,mrpc",
         "models": f"{folder / 'base.yaml'},{folder / 'pushdown.yaml'}",
         "trees": f"test={folder / 'test.trees'}",
@@ -73,6 +72,7 @@ def run(folder: Path) -> str:
         "epochs": 1,
         "batch-size": 4,
         "max-eval": 6,
+        **more,
     }
     arguments = [f"--{name}={value}" for name, value in options.items()]
     arguments += [f"--pretrained={name}={folder / name}" for name in ("base", "pushdown")]
@@ -82,7 +82,7 @@ def run(folder: Path) -> str:
 
 
 def test_pretrained(folder: Path) -> None:
-    page = run(folder)
+    page = run(folder, glue=folder / "glue")
     found = json.loads((folder / "out" / "results.json").read_text())
     assert (folder / "out" / "table.md").read_text() == markdown(found) == page.removesuffix("\n")
     for model in ("base", "pushdown"):
@@ -106,8 +106,14 @@ def test_pretrained(folder: Path) -> None:
     finished = {path: path.stat().st_mtime_ns for path in folder.glob("runs/**/*.safetensors")}
     finished |= {path: path.stat().st_mtime_ns for path in folder.glob("runs/tasks/*/*/*.json")}
     assert len(finished) >= 10
-    assert run(folder) == page  # nothing is done twice
+    assert run(folder, glue=folder / "glue") == page  # nothing is done twice
     assert {path: path.stat().st_mtime_ns for path in finished} == finished
+
+
+def test_without_tasks(folder: Path) -> None:
+    page = run(folder)
+    assert "parsing F1, test" in page
+    assert "SST-5" not in page
 
 
 def test_broken_task_files_are_found_before_training(folder: Path, tmp_path: Path) -> None:

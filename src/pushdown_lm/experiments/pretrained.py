@@ -53,7 +53,9 @@ def reproduce_pretrained(
             load_examples(task, glue, split)
     results = reproduce_english(out, runs, models, [0], options, command)
     folders = [runs / "seed0" / model / MODEL for model in results["titles"]]
-    found = finetune_all(tasks, folders, glue, runs / "tasks", finetuning, seeds=seeds)
+    found = []
+    if tasks:
+        found = finetune_all(tasks, folders, glue, runs / "tasks", finetuning, seeds=seeds)
     results |= {
         "finetuning": asdict(finetuning),
         "tasks": [result.to_json() for result in found],
