@@ -26,6 +26,8 @@ from pushdown_lm.data.tokenization import (
     load_tokenizer,
     model_tokenizer,
     separate,
+    split_marks,
+    splits_marks,
     text_rule,
     train_bpe,
     train_word_vocabulary,
@@ -254,6 +256,34 @@ def test_tokenizer_of_a_model_trims_offsets_as_before(bpe: PreTrainedTokenizerFa
     backend.post_processor = processors.ByteLevel(trim_offsets=True)
     again = model_tokenizer(model_tokenizer(trimming)).backend_tokenizer
     assert again.encode("The dog").offsets[1:] == backend.encode("The dog").offsets
+
+
+def test_marks_of_a_pretrained_tokenizer_are_split(tmp_path: Path) -> None:
+    text = 'He said: "(See [12].)" -- don\'t... "'
+    texts = [[text], ["]."], ['."'], ["the dog's ..."]]
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=["</s>"], show_progress=False)
+    backend.train_from_iterator((line for lines in texts for line in lines * 9), trainer)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>")
+    assert "]." in tokenizer.tokenize("[12].")
+    assert not splits_marks(tokenizer)
+    split_marks(tokenizer)
+    split_marks(tokenizer)  # once more makes no difference
+    tokenizer.save_pretrained(tmp_path)
+    saved = load_tokenizer(tmp_path)
+    assert splits_marks(saved)
+    tokens = saved.tokenize(text)
+    assert saved.decode(saved.convert_tokens_to_ids(tokens)) == text
+    pieces = [piece for piece, _ in saved.backend_tokenizer.pre_tokenizer.pre_tokenize_str(text)]
+    wanted = 'He Ġsaid : Ġ" ( See Ġ[ 12 ] . ) " Ġ-- Ġdon \'t ... Ġ"'
+    assert pieces == wanted.split()
+
+
+def test_marks_of_other_tokenizers_are_not_split(words: PreTrainedTokenizerFast) -> None:
+    with pytest.raises(TokenizationError, match="expected a byte-level tokenizer"):
+        split_marks(words)
 
 
 def test_eos_stands_in_for_bos_and_padding(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from transformers import (
 from pushdown_lm.corpora.grammar import generate
 from pushdown_lm.data.build import DataOptions, build_data
 from pushdown_lm.data.dataset import Data
-from pushdown_lm.data.tokenization import detokenize, text_rule, train_bpe
+from pushdown_lm.data.tokenization import detokenize, splits_marks, text_rule, train_bpe
 from pushdown_lm.files import FolderError
 from pushdown_lm.model.convert import convert
 from pushdown_lm.training.adapters import (
@@ -75,7 +75,11 @@ class Trained:
         self.base = save_base(kind, folder / "base")
         self.converted, self.run = folder / "converted", folder / "run"
         is_plain = recipe == "smollm2-base"
-        options = {"attachment_head": None} if is_plain else {"head_input": "lower_layers"}
+        options: dict[str, object] = (
+            {"attachment_head": None}
+            if is_plain
+            else {"head_input": "lower_layers", "splits_marks": True}
+        )
         layers = "none" if is_plain else "last:2"
         distances = 0 if is_plain else 16
         convert(self.base, self.converted, layers=layers, num_distances=distances, **options)
@@ -122,6 +126,8 @@ def test_adapter_on_its_base_is_the_trained_model(trained: Trained) -> None:
         torch.testing.assert_close(logits(model, trained.data), logits(whole, trained.data))
         assert found.bos_token_id == tokenizer.bos_token_id == model.config.bos_token_id
         assert text_rule(found) == text_rule(trained.data.tokenizer)
+        assert splits_marks(found)
+        assert splits_marks(tokenizer)
     start, _ = load_model(trained.converted)
     assert not torch.allclose(logits(start, trained.data), logits(whole, trained.data), atol=1e-4)
 

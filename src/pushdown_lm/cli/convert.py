@@ -40,6 +40,10 @@ def convert(
     head_input: Annotated[
         str, typer.Option(help="What the head sees of the next token: embedding or lower_layers.")
     ] = "embedding",
+    split_marks: Annotated[
+        bool,
+        typer.Option("--split-marks", help="No token holds two different punctuation marks."),
+    ] = False,
 ) -> None:
     """Put Pushdown Layers into a pretrained language model.
 
@@ -48,12 +52,13 @@ def convert(
     comparison; with --layers none alone, the multi-task LM. A token that separates documents begins
     and ends sentences rather than one that marks turns of a chat; --bos and --eos say otherwise.
     With --head-input lower_layers the attachment head sees the next token in context, as the layers
-    below the first pushdown layer compute it, rather than its embedding alone.
+    below the first pushdown layer compute it, rather than its embedding alone. --split-marks is for
+    parsing: where `]` and `.` are one token, no parse puts them into different constituents.
 
     pushdown convert gpt2-medium --layers last:12 --out models/gpt2-medium
 
     pushdown convert SmolLM2-135M-Instruct.Q4_1.gguf --layers last:15 --head-input lower_layers
-    --out models/smollm2
+    --split-marks --out models/smollm2
     """
     show_loading(source)
     from transformers.utils.logging import disable_progress_bar
@@ -73,6 +78,7 @@ def convert(
         distance_counts=distance_counts,
         attachment_head=None if head == "none" else head,
         head_input=head_input,
+        splits_marks=split_marks,
     )
     chosen = ", ".join(map(str, done.pushdown_layers)) or "none"
     typer.echo(f"decoder\t{done.decoder}, {done.num_layers} layers")

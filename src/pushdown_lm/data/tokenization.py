@@ -96,6 +96,7 @@ _PENN_PIECES = "|".join(
         r"\s+",
     ]
 )
+_MARK_BEFORE_ANOTHER = r" ?(?<mark>[^\s\p{L}\p{N}])\k<mark>*+(?=[^\s\p{L}\p{N}])"
 
 
 @dataclass(frozen=True)
@@ -208,6 +209,27 @@ def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerFast:
             return _wrap(tokenizer, bos_token=end, eos_token=end, pad_token=end)
     names = ", or ".join(" with ".join(pair) for pair in BPE_FILES)
     raise TokenizationError(f"{folder}: expected tokenizer.json, or {names}, found none of them")
+
+
+def split_marks(tokenizer: PreTrainedTokenizerFast) -> None:
+    """Let no token of a pretrained byte-level tokenizer hold two different punctuation marks.
+
+    Tokens such as ``]."`` put words of different constituents together, so that no parse has both.
+    """
+    backend = tokenizer.backend_tokenizer
+    before = backend.pre_tokenizer
+    if before is None or "ByteLevel" not in repr(before):
+        raise TokenizationError("expected a byte-level tokenizer, whose marks can be split")
+    if not splits_marks(tokenizer):
+        split = pre_tokenizers.Split(Regex(_MARK_BEFORE_ANOTHER), "isolated")
+        backend.pre_tokenizer = pre_tokenizers.Sequence([split, before])
+
+
+def splits_marks(tokenizer: PreTrainedTokenizerFast) -> bool:
+    """Whether :func:`split_marks` has been applied to a tokenizer."""
+    described = json.loads(tokenizer.backend_tokenizer.to_str())["pre_tokenizer"] or {}
+    parts = described.get("pretokenizers", [])
+    return any(part.get("pattern") == {"Regex": _MARK_BEFORE_ANOTHER} for part in parts)
 
 
 def _wrap(tokenizer: Tokenizer, **special_tokens: str) -> PreTrainedTokenizerFast:

@@ -39,9 +39,11 @@ from transformers.utils import quantization_config
 from pushdown_lm.data.text import TextRule
 from pushdown_lm.data.tokenization import (
     BPE_FILES,
+    TokenizationError,
     complete_special_tokens,
     load_tokenizer,
     model_tokenizer,
+    split_marks,
 )
 from pushdown_lm.errors import PushdownError, first_line
 from pushdown_lm.files import whole_folder, write_json
@@ -93,6 +95,8 @@ class Conversion:
     pad_token: str
     reasons: dict[str, str]
     """Why these tokens begin and end sentences, by ``bos`` and ``eos``."""
+    splits_marks: bool
+    """Whether no token holds two different punctuation marks."""
     largest_difference: float
     """Between the logits of the two models on the probe batch."""
     largest_logit: float
@@ -106,6 +110,7 @@ def convert(
     gguf_file: str | None = None,
     bos: str | None = None,
     eos: str | None = None,
+    splits_marks: bool = False,
     **options: Any,
 ) -> Conversion:
     """Convert a pretrained language model and write it, with its tokenizer, to a new folder.
@@ -115,12 +120,15 @@ def convert(
         layers: the pushdown layers, as :func:`~pushdown_lm.model.layers.parse_layers` reads them.
         gguf_file: a GGUF file of that folder or name.
         bos, eos: the tokens that begin and end sentences, if not the tokenizer's own.
+        splits_marks: let no token hold two different punctuation marks.
         options: further fields of :class:`~pushdown_lm.model.configuration.PushdownConfig`.
     """
     folder = Path(out)
     check_source(str(source))
     check_new_folder(folder)
-    loaded = open_pretrained(source, gguf_file=gguf_file, bos=bos, eos=eos)
+    loaded = open_pretrained(
+        source, gguf_file=gguf_file, bos=bos, eos=eos, splits_marks=splits_marks
+    )
     decoder, tokenizer = loaded.decoder, loaded.tokenizer
     indices = parse_layers(layers, decoder.config.num_hidden_layers)
     positions = getattr(decoder.config, "max_position_embeddings", None) or PROBE_LENGTH
@@ -152,6 +160,7 @@ def convert(
         eos_token=str(tokenizer.eos_token),
         pad_token=str(tokenizer.pad_token),
         reasons=loaded.reasons,
+        splits_marks=splits_marks,
         largest_difference=difference,
         largest_logit=float(before.abs().max()),
     )
@@ -223,12 +232,18 @@ def open_pretrained(
     gguf_file: str | None = None,
     bos: str | None = None,
     eos: str | None = None,
+    splits_marks: bool = False,
 ) -> PretrainedLM:
     """Load a pretrained language model: a name of the Hub, a folder, or a GGUF file."""
     check_source(str(source))
     name, file = _split_gguf(str(source), gguf_file)
     loaded = _load_tokenizer(name, file, str(source))
     tokenizer, reasons = settle_boundaries(loaded, str(source), bos=bos, eos=eos)
+    if splits_marks:
+        try:
+            split_marks(tokenizer)
+        except TokenizationError as error:
+            raise ConversionError(f"{source}: {error}") from None
     decoder = _load_decoder(name, file, str(source)).eval()
     embeddings: Any = decoder.get_input_embeddings()
     rows = embeddings.weight.shape[0]

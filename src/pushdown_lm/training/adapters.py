@@ -28,7 +28,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from transformers.pytorch_utils import Conv1D
 
 from pushdown_lm.data.text import TextRule
-from pushdown_lm.data.tokenization import model_tokenizer, text_rule
+from pushdown_lm.data.tokenization import model_tokenizer, splits_marks, text_rule
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.files import verify_manifest, whole_folder, write_json
 from pushdown_lm.model.convert import CONVERSION, check_new_folder, open_pretrained
@@ -74,6 +74,8 @@ class AdapterInfo:
     """With ``text``, the :class:`~pushdown_lm.data.text.TextRule`."""
     config: dict[str, Any]
     """The :data:`CONFIG_FIELDS`."""
+    splits_marks: bool = False
+    """Whether no token holds two different punctuation marks."""
     format_version: int = FORMAT_VERSION
 
 
@@ -108,6 +110,7 @@ def save_adapter(
         text=rule.text,
         unit=rule.unit,
         config={name: getattr(model.config, name) for name in CONFIG_FIELDS},
+        splits_marks=splits_marks(tokenizer),
     )
     decoder: Any = model.decoder
     peft_config = decoder.peft_config[ADAPTER]
@@ -209,7 +212,13 @@ def load_adapted(
     """
     info, folder = read_info(adapter), Path(adapter)
     source = str(info.base if base is None else base)
-    opened = open_pretrained(source, gguf_file=gguf_file, bos=info.bos_token, eos=info.eos_token)
+    opened = open_pretrained(
+        source,
+        gguf_file=gguf_file,
+        bos=info.bos_token,
+        eos=info.eos_token,
+        splits_marks=info.splits_marks,
+    )
     tokenizer = opened.tokenizer
     TextRule(info.text, info.unit).save_in(tokenizer)  # type: ignore[arg-type]
     decoder: PreTrainedModel = opened.decoder.float()
