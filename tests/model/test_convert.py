@@ -23,7 +23,13 @@ from transformers import (
 
 from pushdown_lm.corpora.grammar import generate
 from pushdown_lm.data.build import DataOptions, build_data
-from pushdown_lm.data.tokenization import detokenize, train_bpe
+from pushdown_lm.data.tokenization import (
+    detokenize,
+    load_tokenizer,
+    splits_marks,
+    train_bpe,
+    train_word_vocabulary,
+)
 from pushdown_lm.errors import ConfigError
 from pushdown_lm.model import convert as convert_module
 from pushdown_lm.model.convert import ConversionError, convert, parse_layers
@@ -222,8 +228,10 @@ def load_with(folder: Path, **special_tokens: None) -> PreTrainedTokenizerFast:
 
 def test_command(llama: Path, tmp_path: Path) -> None:
     out = tmp_path / "model"
-    done = run_pushdown("convert", llama, "--layers", "last:1", "--out", out)
+    done = run_pushdown("convert", llama, "--layers", "last:1", "--split-marks", "--out", out)
     assert done.exit_code == 0
+    assert splits_marks(load_tokenizer(out))
+    assert not splits_marks(load_tokenizer(llama))
     printed = done.output
     assert "pushdown layers\t3\n" in printed
     assert "logits\tsame as the original's" in printed
@@ -235,12 +243,14 @@ def test_command(llama: Path, tmp_path: Path) -> None:
 
 def test_bad_input_is_one_line_and_exit_code_2(gpt2: Path, tmp_path: Path) -> None:
     no_eos = save_gpt2(tmp_path / "no-eos", load_with(gpt2, eos_token=None))
+    words = save_gpt2(tmp_path / "words", train_word_vocabulary([["the", "dog"]]))
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"not a GGUF file")
     cases = [
         ((gpt2, "--layers", "2-4"), "the decoder has layers 0 to 3, got '2-4'"),
         ((gpt2, "--layers", "last:5"), "expected 1 to 4 of 4 layers"),
         ((gpt2, "--head", "big"), "attachment_head: expected one of"),
+        ((words, "--split-marks"), "words: expected a byte-level tokenizer"),
         ((no_eos,), "expected a tokenizer with an EOS token"),
         ((tmp_path / "nowhere",), "no such file or folder, nor a name of the Hub"),
         ((gpt2, "--gguf-file", "absent.gguf"), "no such file"),

@@ -150,6 +150,11 @@ def test_adapter_of_a_base_lm(tmp_path: Path) -> None:
     assert model.head is None
     torch.testing.assert_close(model.state_dict(), whole.state_dict(), rtol=1e-5, atol=1e-6)
 
+    split = tmp_path / "split"
+    convert(trained.base, split, layers="none", attachment_head=None, splits_marks=True)
+    with pytest.raises(AdapterError, match="--split-marks, the adapter was trained without"):
+        load_adapted(trained.adapter, split)
+
 
 def test_commands(llama: Trained, tmp_path: Path) -> None:
     shown = run_pushdown("adapter", "show", llama.adapter)

@@ -214,22 +214,31 @@ def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerFast:
 def split_marks(tokenizer: PreTrainedTokenizerFast) -> None:
     """Let no token of a pretrained byte-level tokenizer hold two different punctuation marks.
 
-    Tokens such as ``]."`` put words of different constituents together, so that no parse has both.
+    A token such as ``].`` puts two words together, which no parse then has in two constituents.
     """
-    backend = tokenizer.backend_tokenizer
-    before = backend.pre_tokenizer
-    if before is None or "ByteLevel" not in repr(before):
+    if not any(part["type"] == "ByteLevel" for part in _pre_tokenizers(tokenizer)):
         raise TokenizationError("expected a byte-level tokenizer, whose marks can be split")
     if not splits_marks(tokenizer):
         split = pre_tokenizers.Split(Regex(_MARK_BEFORE_ANOTHER), "isolated")
-        backend.pre_tokenizer = pre_tokenizers.Sequence([split, before])
+        backend = tokenizer.backend_tokenizer
+        backend.pre_tokenizer = pre_tokenizers.Sequence([split, backend.pre_tokenizer])
 
 
 def splits_marks(tokenizer: PreTrainedTokenizerFast) -> bool:
     """Whether :func:`split_marks` has been applied to a tokenizer."""
-    described = json.loads(tokenizer.backend_tokenizer.to_str())["pre_tokenizer"] or {}
-    parts = described.get("pretokenizers", [])
-    return any(part.get("pattern") == {"Regex": _MARK_BEFORE_ANOTHER} for part in parts)
+    pattern = {"Regex": _MARK_BEFORE_ANOTHER}
+    return any(part.get("pattern") == pattern for part in _pre_tokenizers(tokenizer))
+
+
+def _pre_tokenizers(tokenizer: PreTrainedTokenizerFast) -> list[dict[str, Any]]:
+    """The settings of a tokenizer's pre-tokenizers, in their order."""
+
+    def parts(described: dict[str, Any]) -> list[dict[str, Any]]:
+        inner = described.get("pretokenizers")
+        return [described] if inner is None else [part for one in inner for part in parts(one)]
+
+    described = json.loads(tokenizer.backend_tokenizer.to_str())["pre_tokenizer"]
+    return parts(described) if described else []
 
 
 def _wrap(tokenizer: Tokenizer, **special_tokens: str) -> PreTrainedTokenizerFast:

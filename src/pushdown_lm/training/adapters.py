@@ -220,6 +220,11 @@ def load_adapted(
         splits_marks=info.splits_marks,
     )
     tokenizer = opened.tokenizer
+    if splits_marks(tokenizer) != info.splits_marks:
+        raise AdapterError(
+            f"{source}: was converted with --split-marks, the adapter was trained without; give "
+            "the model that it was converted from"
+        )
     TextRule(info.text, info.unit).save_in(tokenizer)  # type: ignore[arg-type]
     decoder: PreTrainedModel = opened.decoder.float()
     if isinstance(decoder, PushdownForCausalLM):
