@@ -262,7 +262,7 @@ def test_regression_model_is_saved_whole(pushdown: Path, data: Path, tmp_path: P
 
 @pytest.mark.parametrize(
     "change",
-    [{"freeze": "lower:1"}, {"gradient_checkpointing": True}, {"bf16": True}],
+    [{"freeze": "lower:1"}, {"gradient_checkpointing": True}, {"precision": "bf16"}],
     ids=["freeze", "checkpointing", "bf16"],
 )
 def test_cheap_training(

@@ -48,6 +48,18 @@ ChosenPreset = Annotated[
 ]
 
 
+class Precision(StrEnum):
+    float32 = "float32"
+    bf16 = "bf16"
+    auto = "auto"
+
+
+ChosenPrecision = Annotated[
+    Precision,
+    typer.Option(help="Of products; auto is bf16 where the device has instructions for it."),
+]
+
+
 class Split(StrEnum):
     dev = "dev"
     test = "test"
@@ -86,7 +98,7 @@ def finetune(
     gradient_checkpointing: Annotated[
         bool, typer.Option("--gradient-checkpointing", help="Less memory, more time.")
     ] = False,
-    bf16: Annotated[bool, typer.Option("--bf16", help="Compute in bfloat16.")] = False,
+    precision: ChosenPrecision = Precision.float32,
     save: Annotated[bool, typer.Option("--save", help="Keep the fine-tuned models.")] = False,
 ) -> None:
     """Fine-tune models on RTE, SST-5, MRPC and STS-B, and compare them.
@@ -129,7 +141,7 @@ def finetune(
         freeze=freeze,
         lora_rank=lora_rank,
         gradient_checkpointing=gradient_checkpointing,
-        bf16=bf16,
+        precision=precision.value,
     )
     failures: list[str] = []
 

@@ -11,12 +11,14 @@ import typer
 
 from pushdown_lm.cli.finetune import (
     BatchSize,
+    ChosenPrecision,
     ChosenPreset,
     Epochs,
     Frozen,
     LearningRate,
     MaxEval,
     MaxTrain,
+    Precision,
     Preset,
 )
 from pushdown_lm.errors import PushdownError
@@ -300,6 +302,7 @@ def pretrained(
     batch_size: BatchSize = None,
     lr: LearningRate = None,
     freeze: Frozen = "none",
+    precision: ChosenPrecision = Precision.float32,
     max_train: MaxTrain = None,
     max_eval: MaxEval = None,
     overrides: Overrides = None,
@@ -336,6 +339,7 @@ def pretrained(
         max_train=max_train,
         max_eval=max_eval,
         freeze=freeze,
+        precision=precision.value,
     )
     results = reproduce_pretrained(
         out,

@@ -68,7 +68,7 @@ from pushdown_lm.search.scorer import weights_fingerprint
 from pushdown_lm.training.checkpoint import checkpoints, last_checkpoint
 from pushdown_lm.training.freezing import Trainable, trainable_parameters
 from pushdown_lm.training.lora import choose_trainable
-from pushdown_lm.training.recipe import LoraSection, Recipe, TrainingSection
+from pushdown_lm.training.recipe import LoraSection, Precision, Recipe, TrainingSection
 from pushdown_lm.training.run import MODEL
 
 PARSES, RESULTS = "parses.jsonl", "results.json"
@@ -108,7 +108,8 @@ class FinetuneOptions:
     lora_rank: int | None = None
     """Train low-rank adapters instead."""
     gradient_checkpointing: bool = False
-    bf16: bool = False
+    precision: Precision = "float32"
+    """As in a recipe's training section."""
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "lr", "beam", "patience"):
@@ -316,7 +317,7 @@ def _recipe(task: Task, options: FinetuneOptions, num_train: int, seed: int) -> 
             warmup_steps=round(options.warmup * steps),
             weight_decay=options.weight_decay,
             clip=options.clip,
-            precision="bf16" if options.bf16 else "float32",
+            precision=options.precision,
             gradient_checkpointing=options.gradient_checkpointing,
             eval_every=None if options.patience is None else min(epoch, steps),
             save_every=min(epoch, steps),

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pushdown_lm.model.modeling import PushdownForCausalLM
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
+Precision = Literal["float32", "bf16", "auto"]
 
 FREEZE_PATTERN = r"^(none|all-but-pushdown|lower(:[1-9][0-9]*)?)$"
 """The choices of `training.freeze`."""
@@ -84,7 +85,7 @@ class TrainingSection(Section):
     """Largest norm of the gradient; 0 for no limit."""
     dropout: Probability | None = None
     """Everywhere in the decoder and in the attachment head; the decoder's own if left out."""
-    precision: Literal["float32", "bf16", "auto"] = "float32"
+    precision: Precision = "float32"
     """Of the products in forward and backward passes; auto is bf16 where the device has
     instructions for it."""
     eval_every: Positive | None = None
