@@ -85,6 +85,9 @@ def finetune(
         float, typer.Option(min=0, help="Weight of the language-model loss on the prompts.")
     ] = 1.0,
     beam: Annotated[int, typer.Option(min=1, help="Entries of the search for parses.")] = 10,
+    threshold: Annotated[
+        float, typer.Option(metavar="NATS", help="Drop parses this far below the best one.")
+    ] = 6.0,
     split: Annotated[
         Split | None,
         typer.Option(help="The split to evaluate; by default dev, or test where there is no dev."),
@@ -135,6 +138,7 @@ def finetune(
         lr=lr,
         lm_weight=lm_weight,
         beam=beam,
+        threshold=threshold,
         split=None if split is None else split.value,
         max_train=max_train,
         max_eval=max_eval,

@@ -336,6 +336,7 @@ def pretrained(
         batch_size=batch_size,
         lr=lr,
         beam=beam,
+        threshold=threshold,
         max_train=max_train,
         max_eval=max_eval,
         freeze=freeze,

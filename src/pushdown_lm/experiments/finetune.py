@@ -99,6 +99,8 @@ class FinetuneOptions:
     """Weight of the language-model loss on the prompts, without the answer."""
     beam: int = 10
     """Entries of the search for parses."""
+    threshold: float | None = 6.0
+    """Nats below the best entry at which the search drops others."""
     split: Split | None = None
     """What is evaluated; dev if left out, or test where there is no dev."""
     max_train: int | None = None
@@ -174,7 +176,7 @@ def prepare(
     encoder = PromptEncoder(scorer, task)
     cache = None
     if model.config.pushdown_layers:
-        cache = ParseCache(parses, model, beam=options.beam)
+        cache = ParseCache(parses, model, beam=options.beam, threshold=options.threshold)
     return Prepared(
         train=encoder.encode(load_examples(task, data, "train", options.max_train), cache),
         evaluation=encoder.encode(load_examples(task, data, split, options.max_eval), cache),
