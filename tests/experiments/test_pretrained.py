@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from typer.testing import CliRunner
@@ -16,6 +19,7 @@ from pushdown_lm.errors import PushdownError
 from pushdown_lm.experiments.english import EnglishOptions
 from pushdown_lm.experiments.pretrained import comparison, markdown, reproduce_pretrained
 from pushdown_lm.trees import to_brackets
+from tests.command_line import run_pushdown
 from tests.tiny_glue import PLACES, save_model, save_tasks
 
 RECIPE = """
@@ -57,7 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(folder: Path, **more: object) -> str:
+def run(folder: Path, adapters: Mapping[str, Path] = MappingProxyType({}), **more: object) -> str:
     """The page that the command prints."""
     options = {
         "data": folder / "data",
@@ -74,7 +78,8 @@ def run(folder: Path, **more: object) -> str:
         "max-eval": 6,
         **more,
     }
-    arguments = [f"--{name}={value}" for name, value in options.items()]
+    arguments = [f"--{name}={value}" for name, value in options.items() if value is not None]
+    arguments += [f"--adapter={name}={value}" for name, value in adapters.items()]
     arguments += [f"--pretrained={name}={folder / name}" for name in ("base", "pushdown")]
     result = CliRunner().invoke(app, ["reproduce", "pretrained", *arguments])
     assert result.exit_code == 0, result.output
@@ -110,10 +115,59 @@ def test_pretrained(folder: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in finished} == finished
 
 
-def test_without_tasks(folder: Path) -> None:
-    page = run(folder)
+def test_without_tasks(folder: Path, tmp_path: Path) -> None:
+    page = run(folder, out=tmp_path, runs=folder / "runs")
     assert "parsing F1, test" in page
     assert "SST-5" not in page
+
+
+def test_adapters_in_the_place_of_training(folder: Path, tmp_path: Path) -> None:
+    run(folder)
+    trained = json.loads((folder / "out" / "results.json").read_text())["seeds"]["0"]
+    adapters = {name: tmp_path / name for name in ("base", "pushdown")}
+    for name, place in adapters.items():
+        done = run_pushdown(
+            "adapter", "save", folder / f"runs/seed0/{name}/adapter", "--out", place
+        )
+        assert done.exit_code == 0, done.error
+    new = {"out": tmp_path / "out", "runs": tmp_path / "runs", "seeds": 1, "glue": folder / "glue"}
+    run(folder, adapters, data=None, tasks="sst5", **new)
+    shutil.rmtree(tmp_path / "runs")  # what the results have is not tested again
+    run(folder, adapters, data=None, tasks="mrpc", models=f"{folder / 'pushdown.yaml'}", **new)
+    found = json.loads((tmp_path / "out" / "results.json").read_text())
+    for name, model in found["seeds"]["0"].items():
+        assert model["training"]["perplexity"] == trained[name]["training"]["perplexity"]
+        assert model["parsing test"].keys() == trained[name]["parsing test"].keys()
+        assert model["blimp"]["accuracy"] == trained[name]["blimp"]["accuracy"]
+    assert [(result["task"], result["model"]) for result in found["tasks"]] == [
+        ("SST-5", "base"),
+        ("SST-5", "pushdown"),
+        ("MRPC", "pushdown"),
+    ]
+    assert not list(tmp_path.glob("runs/seed0/*/checkpoint-*"))
+    assert not list(tmp_path.glob("runs/seed0/*/tests"))
+
+
+def test_an_adapter_of_an_unknown_run(folder: Path, tmp_path: Path) -> None:
+    run(folder)
+    options = EnglishOptions(
+        data="",
+        pretrained={"pushdown": str(folder / "pushdown")},
+        adapters={"pushdown": str(folder / "runs/seed0/pushdown/adapter")},
+    )
+    recipe = str(folder / "pushdown.yaml")
+    with pytest.raises(
+        PushdownError, match=r"found no training\.json, which `pushdown adapter save`"
+    ):
+        reproduce_pretrained(tmp_path / "out", tmp_path / "runs", [recipe], options)
+
+
+def test_data_is_asked_for_where_a_model_is_trained(tmp_path: Path) -> None:
+    done = run_pushdown("reproduce", "pretrained", "--out", tmp_path, "--adapter", "gpt2-medium=a")
+    assert done.exit_code == 2
+    assert (
+        "--data: expected a dataset to train on; a model with an --adapter needs none" in done.error
+    )
 
 
 def test_broken_task_files_are_found_before_training(folder: Path, tmp_path: Path) -> None:

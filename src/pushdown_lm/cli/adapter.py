@@ -32,15 +32,19 @@ def save(
 
     Training with `training.lora` in a pretrained model leaves its adapter in RUN/adapter: tape
     embeddings, attachment head and low-rank adapters, with the name and the fingerprint of the base
-    model.
+    model. The copy also gets the recipe and the metrics of the run, if it is finished.
 
     pushdown adapter save adapter --out adapters/smollm2
     """
     import torch
 
+    from pushdown_lm.search.packaged import PROVENANCE
     from pushdown_lm.training.adapters import copy_adapter
+    from pushdown_lm.training.run import describe_training, is_finished
 
-    copy_adapter(adapter, out, getattr(torch, dtype.value))
+    run = adapter.resolve().parent
+    further = {PROVENANCE: describe_training(run)} if is_finished(run) else None
+    copy_adapter(adapter, out, getattr(torch, dtype.value), further)
     typer.echo(f"saved\t{out}, {_megabytes(out):.1f} MB")
 
 

@@ -24,6 +24,7 @@ from pushdown_lm.cli.finetune import (
 from pushdown_lm.errors import PushdownError
 
 if TYPE_CHECKING:
+    from pushdown_lm.experiments.english import EnglishOptions
     from pushdown_lm.experiments.sentence_tests import TestData
 
 app = typer.Typer(help="Run an experiment of the paper and compare.", no_args_is_help=True)
@@ -188,8 +189,6 @@ def english(
     from pushdown_lm.experiments.english import EnglishOptions, markdown, reproduce_english
     from pushdown_lm.training.recipe import ABLATIONS, recipe_names
 
-    if data is None and not installed:
-        raise PushdownError("--data: expected a dataset to train on; --installed needs none")
     options = EnglishOptions(
         data="" if data is None else str(data),
         tests=replace(_tests(trees, sg, blimp, beam, threshold, limit), check_beam=check_beam),
@@ -201,6 +200,7 @@ def english(
         for name in _names(models)
         for recipe in (recipe_names(ABLATIONS) if name == ABLATIONS else [name])
     ]
+    _check_data(options, names, "--installed needs none")
     results = reproduce_english(
         out,
         runs or Path("runs", out.name),
@@ -275,8 +275,9 @@ def code(
 @app.command()
 def pretrained(
     data: Annotated[
-        Path, typer.Option(help="Parsed text in the model's tokens, by `pushdown data build`.")
-    ],
+        Path | None,
+        typer.Option(help="Parsed text in the model's tokens, by `pushdown data build`."),
+    ] = None,
     glue: Annotated[
         Path | None, typer.Option(help="The folder of the tasks' folders; without it, no tasks.")
     ] = None,
@@ -287,6 +288,13 @@ def pretrained(
     pretrained: Annotated[
         list[str] | None,
         typer.Option(metavar="RECIPE=MODEL", help="Start a recipe from this converted model."),
+    ] = None,
+    adapter: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="RECIPE=ADAPTER",
+            help="Put this adapter on the recipe's pretrained model, and do not train it.",
+        ),
     ] = None,
     trees: GoldTrees = None,
     sg: Suites = None,
@@ -325,11 +333,13 @@ def pretrained(
     from pushdown_lm.experiments.pretrained import markdown, reproduce_pretrained
 
     options = EnglishOptions(
-        data=str(data),
+        data="" if data is None else str(data),
         tests=_tests(trees, sg, blimp, beam, threshold, limit),
         overrides=tuple(overrides or ()),
         pretrained=_read_pairs(pretrained, "--pretrained RECIPE=MODEL"),
+        adapters=_read_pairs(adapter, "--adapter RECIPE=ADAPTER"),
     )
+    _check_data(options, _names(models), "a model with an --adapter needs none")
     finetuning = preset_options(
         preset.value,
         epochs=epochs,
@@ -374,6 +384,11 @@ def _tests(
         threshold=threshold,
         limit=limit,
     )
+
+
+def _check_data(options: EnglishOptions, models: list[str], hint: str) -> None:
+    if not options.data and any(options.trains(Path(model).stem) for model in models):
+        raise PushdownError(f"--data: expected a dataset to train on; {hint}")
 
 
 def _names(text: str) -> list[str]:

@@ -21,8 +21,7 @@ from pushdown_lm.experiments.english import comparison
 from pushdown_lm.files import atomic_write, whole_folder, write_json
 from pushdown_lm.search.packaged import PROVENANCE
 from pushdown_lm.training.checkpoint import load_model
-from pushdown_lm.training.recipe import load_recipe
-from pushdown_lm.training.run import METRICS, MODEL, RECIPE
+from pushdown_lm.training.run import METRICS, MODEL, describe_training
 
 MEGABYTES = 25
 """The largest size of a model that is kept in the repository."""
@@ -46,12 +45,10 @@ def pack_model(run: str | Path, folder: str | Path) -> Path:
     size = sum(parameter.numel() for parameter in model.parameters()) * 2
     if size > MEGABYTES * 2**20:
         raise BoxError(f"{run}: {size / 2**20:.1f} MB of weights, more than {MEGABYTES} MB")
-    metrics = json.loads((run / METRICS).read_text(encoding="utf-8"))
     with whole_folder(folder) as staging:
         model.save_pretrained(staging)
         tokenizer.save_pretrained(staging)
-        recipe = load_recipe(run / RECIPE)
-        write_json(staging / PROVENANCE, {"recipe": recipe.model_dump(), "metrics": metrics})
+        write_json(staging / PROVENANCE, describe_training(run))
     return folder
 
 

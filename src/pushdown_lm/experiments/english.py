@@ -6,13 +6,13 @@
 
 What is finished in RUNS is not done again, so further models and seeds add to the table. So do
 models of an earlier results.json whose runs are elsewhere, with those of their tests that had the
-same settings. Installed models can be tested in the place of trained ones.
+same settings. Installed models, and adapters, can be tested in the place of trained ones.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import mean
@@ -31,6 +31,7 @@ from pushdown_lm.experiments.experiment import (
 from pushdown_lm.experiments.sentence_tests import WIDER, Report, TestData, run_tests, test_result
 from pushdown_lm.files import atomic_write, write_json
 from pushdown_lm.search.packaged import PROVENANCE, find_model
+from pushdown_lm.training.adapters import apply_adapter
 from pushdown_lm.training.recipe import Recipe, load_recipe
 from pushdown_lm.training.run import METRICS, MODEL, RECIPE, is_finished
 from pushdown_lm.training.trainer import METRICS_LOG
@@ -69,6 +70,12 @@ class EnglishOptions:
     """By recipe, what is trained further instead of the recipe's pretrained model."""
     installed: bool = False
     """Whether installed models of the recipes' names are tested, and none is trained."""
+    adapters: dict[str, str] = field(default_factory=dict)
+    """By recipe, an adapter that is put on its pretrained model, in the place of training."""
+
+    def trains(self, name: str) -> bool:
+        """Whether the model of a recipe is trained here."""
+        return not self.installed and name not in self.adapters
 
     def recipe(self, name: str, seed: int) -> Recipe:
         changes = [*self.overrides, f"training.seed={seed}"]
@@ -96,17 +103,30 @@ def reproduce_english(
     for seed, recipe in recipes:
         error_console().print(f"{recipe.title}, seed {seed}", highlight=False)
         run = runs / f"seed{seed}" / recipe.name
-        if options.installed:
-            write_json(run / INSTALLED, describe_installed(find_model(recipe.name), seed))
+        known: Collection[str] = ()
+        if options.trains(recipe.name):
+            ensure_trained(run, recipe, lambda: load_data(options.data))
+            model: str | Path = run / MODEL
+        else:
+            model = _find_trained(run, recipe, options)
             earlier, _ = _collect_earlier(out, options)
             known = earlier.get(str(seed), {}).get(recipe.name, ())
-            run_tests(recipe.name, run / "tests", options.tests, known)
-        else:
-            ensure_trained(run, recipe, lambda: load_data(options.data))
-            run_tests(run / MODEL, run / "tests", options.tests)
+        run_tests(model, run / "tests", options.tests, known)
         results = collect(out, runs, options, command)
         write_report(out, results)
     return results
+
+
+def _find_trained(run: Path, recipe: Recipe, options: EnglishOptions) -> str | Path:
+    """A model that others have trained: installed, or an adapter put on its pretrained model."""
+    adapter, seed = options.adapters.get(recipe.name), recipe.training.seed
+    if adapter is None:
+        write_json(run / INSTALLED, describe_installed(find_model(recipe.name), seed))
+        return recipe.name
+    write_json(run / INSTALLED, describe_installed(Path(adapter), seed))
+    if not (run / MODEL).exists():
+        apply_adapter(adapter, run / MODEL, base=options.pretrained.get(recipe.name))
+    return run / MODEL
 
 
 def write_report(out: Path, results: Report) -> None:
@@ -185,7 +205,11 @@ def _seed(folder: Path) -> int:
 
 
 def describe_installed(model: Path, seed: int) -> Report:
-    """How an installed model was trained, by what its package says."""
+    """How an installed model or an adapter was trained, by what its folder says."""
+    if not (model / PROVENANCE).is_file():
+        raise ReproductionError(
+            f"{model}: found no {PROVENANCE}, which `pushdown adapter save` adds to an adapter"
+        )
     said = json.loads((model / PROVENANCE).read_text(encoding="utf-8"))
     recipe = said["recipe"]
     if recipe["training"]["seed"] != seed:

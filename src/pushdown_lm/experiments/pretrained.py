@@ -7,6 +7,7 @@ OUT/results.json, table.md
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -51,19 +52,32 @@ def reproduce_pretrained(
         splits: list[Split] = ["train", finetuning.split or evaluation_split(task, glue)]
         for split in splits:
             load_examples(task, glue, split)
+    earlier = _earlier_tasks(out, finetuning)
     results = reproduce_english(out, runs, models, [0], options, command)
-    folders = [runs / "seed0" / model / MODEL for model in results["titles"]]
+    folders = [runs / "seed0" / Path(model).stem / MODEL for model in models]
     found = []
     if tasks:
         found = finetune_all(tasks, folders, glue, runs / "tasks", finetuning, seeds=seeds)
+    of_tasks = {(result.task, result.model): result.to_json() for result in found}
     results |= {
         "finetuning": asdict(finetuning),
-        "tasks": [result.to_json() for result in found],
+        "tasks": [*{**earlier, **of_tasks}.values()],
     }
     write_json(out / "results.json", results)
     with atomic_write(out / "table.md") as file:
         file.write(markdown(results))
     return results
+
+
+def _earlier_tasks(out: Path, finetuning: FinetuneOptions) -> dict[tuple[str, str], Report]:
+    """By task and model, what an earlier ``results.json`` has with the same settings."""
+    path = out / "results.json"
+    if not path.exists():
+        return {}
+    earlier = json.loads(path.read_text(encoding="utf-8"))
+    if earlier.get("finetuning") != asdict(finetuning):
+        return {}
+    return {(result["task"], result["model"]): result for result in earlier["tasks"]}
 
 
 def comparison(results: Report) -> str:

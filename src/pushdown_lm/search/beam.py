@@ -45,7 +45,7 @@ from pushdown_lm.trees import Span, Tree, merge_pieces, to_brackets
 from pushdown_lm.trees.oracle import Stack, tree_from_attachments
 
 MAX_BEAM = 10**9
-DEFAULT_BATCH_CELLS = 16384
+DEFAULT_BATCH_CELLS = 65536
 """Cells, (sentence, entry, token), that are searched at once."""
 SHOWN_TREES = 5
 """Trees that notebooks list."""

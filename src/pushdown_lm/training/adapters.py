@@ -4,6 +4,7 @@
     ADAPTER/pushdown.safetensors        tape embeddings and attachment head
     ADAPTER/adapter_config.json         the low-rank adapters of the decoder, as peft writes them
     ADAPTER/adapter_model.safetensors
+    ADAPTER/training.json               the recipe and the final metrics of its run, in copies
 
 A few megabytes, where the whole model has hundreds. A run that trains low-rank adapters in a
 pretrained model leaves them in ``RUN/adapter``. :func:`apply_adapter` puts them on their base model
@@ -129,8 +130,17 @@ def save_adapter(
         write_json(staging / SETTINGS, asdict(info))
 
 
-def copy_adapter(adapter: str | Path, folder: str | Path, dtype: torch.dtype) -> None:
-    """Write an adapter again with weights of another type: float16 takes half the room."""
+def copy_adapter(
+    adapter: str | Path,
+    folder: str | Path,
+    dtype: torch.dtype,
+    further: Mapping[str, object] | None = None,
+) -> None:
+    """Write an adapter again with weights of another type: float16 takes half the room.
+
+    Args:
+        further: JSON files that it gets, by name.
+    """
     source, target = Path(adapter), Path(folder)
     read_info(source)
     check_new_folder(target)
@@ -140,6 +150,8 @@ def copy_adapter(adapter: str | Path, folder: str | Path, dtype: torch.dtype) ->
         for name in (WEIGHTS, PEFT_WEIGHTS):
             weights = {key: weight.to(dtype) for key, weight in _read(source / name).items()}
             save_file(weights, staging / name, metadata={"format": "pt"})
+        for name, content in (further or {}).items():
+            write_json(staging / name, content)
 
 
 def base_name(source: str) -> str:

@@ -115,6 +115,12 @@ def is_finished(run: str | Path) -> bool:
     return True
 
 
+def describe_training(run: str | Path) -> dict[str, Any]:
+    """How the model of a finished run was made: the recipe and the final metrics."""
+    metrics = json.loads(Path(run, METRICS).read_text(encoding="utf-8"))
+    return {"recipe": load_recipe(Path(run, RECIPE)).model_dump(), "metrics": metrics}
+
+
 def check_data(recipe: Recipe, data: Data) -> None:
     """Raise :class:`RecipeError` if the dataset is not of the kind that the recipe expects."""
     wanted, window = recipe.data.window, data.card["window"]
