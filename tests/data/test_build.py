@@ -354,6 +354,24 @@ def test_dataset_loads_in_batches(tmp_path: Path) -> None:
     assert seen == data.card["splits"]["train"]["tokens"]
 
 
+def test_shares_are_parts_of_each_other(tmp_path: Path) -> None:
+    data = build_data(many_trees(50), tmp_path, DataOptions(tokenizer="word"))
+    whole = data.train["input_ids"][:]
+    half, quarter, one = (data.take(share).train["input_ids"][:] for share in (0.5, 0.25, 1e-9))
+    assert (len(half), len(quarter), len(one)) == (25, 12, 1)
+    assert is_part(quarter, half)
+    assert is_part(half, whole)
+    assert quarter != whole[:12]
+    assert data.take(0.25).train["input_ids"][:] == quarter
+    assert data.take(1) is data
+
+
+def is_part(few: list[Any], many: list[Any]) -> bool:
+    """Whether some things are among others, in the same order."""
+    rest = iter(many)
+    return all(any(one == other for other in rest) for one in few)
+
+
 # ------------------------------------------------------------------ errors
 
 

@@ -13,7 +13,7 @@ from pushdown_lm.data.tokenization import train_word_vocabulary
 from pushdown_lm.errors import ConfigError
 from pushdown_lm.model.factory import build_model, chosen_layers
 from pushdown_lm.model.settings import DecoderSettings, ModelSettings
-from pushdown_lm.training.recipe import ABLATIONS, RecipeError, load_recipe, recipe_names
+from pushdown_lm.training.recipe import ABLATIONS, SHARES, RecipeError, load_recipe, recipe_names
 from pushdown_lm.training.run import run_recipe
 from tests.tiny_training import tiny_data, tiny_recipe
 
@@ -41,6 +41,7 @@ def small_gpt2(tmp_path_factory: pytest.TempPathFactory, windows: Data) -> Path:
 
 EXPERIMENTS = ("bllip-lg", "demo", "english-small", "gpt2-medium", "wikitrees-small")
 OURS = ("english", "smollm2")
+RECIPES = [*recipe_names(), *recipe_names(ABLATIONS), *recipe_names(SHARES)]
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -122,7 +123,7 @@ def test_gpt2_medium_is_the_paper_s() -> None:
     assert chosen_layers(recipe.model, 24) == list(range(12, 24))
 
 
-@pytest.mark.parametrize("name", [*recipe_names(), *recipe_names(ABLATIONS)])
+@pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_takes_two_steps(
     name: str, data: Data, windows: Data, small_gpt2: Path, tmp_path: Path
 ) -> None:
@@ -164,6 +165,20 @@ def test_every_recipe_takes_two_steps(
         assert 0 <= metrics["attachment_accuracy"] <= 1
 
 
+@pytest.mark.parametrize("name", recipe_names(SHARES))
+def test_shares_are_read_as_often_as_the_whole(name: str) -> None:
+    recipe = load_recipe(name)
+    whole = load_recipe(Path(name).name.rpartition("-")[0])
+    assert recipe.model == whole.model
+    assert recipe.training.steps == recipe.data.share * whole.training.steps
+    assert recipe.training == whole.training.model_copy(update={"steps": recipe.training.steps})
+
+
+def test_share_of_kept_output() -> None:
+    with pytest.raises(RecipeError, match=r"data\.share, training\.cache_lower: choose one"):
+        load_recipe("smollm2", ["data.share=0.5"])
+
+
 @pytest.mark.parametrize("name", recipe_names(ABLATIONS))
 def test_ablations_change_the_model_alone(name: str) -> None:
     recipe, whole = load_recipe(name), load_recipe("english")
@@ -172,7 +187,7 @@ def test_ablations_change_the_model_alone(name: str) -> None:
     assert recipe.model not in (whole.model, load_recipe("english-paper").model)
 
 
-@pytest.mark.parametrize("name", [*recipe_names(), *recipe_names(ABLATIONS)])
+@pytest.mark.parametrize("name", RECIPES)
 def test_resolved_recipe_loads_to_the_same(name: str, tmp_path: Path) -> None:
     recipe = load_recipe(name, ["training.lr=1e-5"])
     path = tmp_path / "recipe.yaml"

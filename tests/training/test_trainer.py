@@ -474,6 +474,15 @@ def test_full_disk_leaves_the_last_checkpoint(data: Data, tmp_path: Path, monkey
     assert_identical(tmp_path / "whole", tmp_path / "run")
 
 
+def test_share_of_the_data(data: Data, tmp_path: Path) -> None:
+    everything = ("training.steps=null", "training.epochs=1", "training.eval_every=null")
+    steps = [
+        run_recipe(tiny_recipe(*everything, f"data.share={share}"), data, tmp_path / share)["steps"]
+        for share in ("1", "0.5")
+    ]
+    assert steps[1] < 0.7 * steps[0]
+
+
 def test_recipe_that_does_not_fit_the_data(data: Data, tmp_path: Path) -> None:
     for override, message in (
         (

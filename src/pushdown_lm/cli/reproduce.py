@@ -149,7 +149,7 @@ def english(
     models: Annotated[
         str,
         typer.Option(
-            help="Recipes, separated by commas; each is a row of the table. Also: ablations."
+            help="Recipes, separated by commas: a column of the table each; also: ablations, shares."
         ),
     ] = "english-base,english-paper,english",
     out: Out = Path("results", "english"),
@@ -183,11 +183,13 @@ def english(
     pushdown reproduce english --models english-base,english --installed --sg sg_suites
 
     pushdown reproduce english --models english,ablations --data data/wsj --set training.steps=1200
+
+    pushdown reproduce english --models shares --data data/english --out results/english-shares
     """
     from dataclasses import replace
 
     from pushdown_lm.experiments.english import EnglishOptions, markdown, reproduce_english
-    from pushdown_lm.training.recipe import ABLATIONS, recipe_names
+    from pushdown_lm.training.recipe import ABLATIONS, SHARES, recipe_names
 
     options = EnglishOptions(
         data="" if data is None else str(data),
@@ -198,7 +200,7 @@ def english(
     names = [
         recipe
         for name in _names(models)
-        for recipe in (recipe_names(ABLATIONS) if name == ABLATIONS else [name])
+        for recipe in (recipe_names(name) if name in (ABLATIONS, SHARES) else [name])
     ]
     _check_data(options, names, "--installed needs none")
     results = reproduce_english(

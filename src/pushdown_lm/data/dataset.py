@@ -18,6 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from pushdown_lm.data.encoding import DataError
 from pushdown_lm.data.example_files import ContentDigest
 from pushdown_lm.data.tokenization import EncoderSettings, load_tokenizer, text_rule
@@ -57,6 +59,15 @@ class Data:
         """The splits that there are, by name."""
         named = {"train": self.train, "valid": self.valid, "test": self.test}
         return {name: split for name, split in named.items() if split is not None}
+
+    def take(self, share: float) -> Data:
+        """The same dataset with a share of its training examples, always the same ones, in their
+        order; the examples of a smaller share are among those of a larger one."""
+        if share == 1:
+            return self
+        count = max(1, round(share * len(self.train)))
+        chosen = np.random.default_rng(0).permutation(len(self.train))[:count]
+        return replace(self, train=self.train.select(np.sort(chosen)))
 
     def verify(self) -> None:
         """Read everything and compare it with the fingerprint: an error if a byte has changed."""

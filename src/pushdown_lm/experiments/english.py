@@ -37,6 +37,7 @@ from pushdown_lm.training.run import METRICS, MODEL, RECIPE, is_finished
 from pushdown_lm.training.trainer import METRICS_LOG
 
 ORDER = (
+    *("english-base-quarter", "english-quarter", "english-base-half", "english-half"),
     "english-base",
     "english-multitask",
     "english-plm",
@@ -343,9 +344,31 @@ ABLATION_FIGURES = ("token perplexity, ", "parsing F1, ", "validation", "attachm
 """How titles of the figures begin by which variants of a model are chosen."""
 
 
+SHARE_FIGURES = (
+    "training tokens",
+    "SG suites (31)",
+    "BLiMP",
+    "token perplexity, ",
+    "parsing F1, ",
+    "validation perplexity after",
+)
+"""How titles of the figures begin by which models that read a share of the data are compared."""
+
+
 def ablation_table(results: Report) -> str:
     """A line for each model with the figures by which variants are chosen."""
-    figures = [row for row in comparison_rows(results) if row[0].startswith(ABLATION_FIGURES)]
+    return _line_table(results, ABLATION_FIGURES)
+
+
+def share_table(results: Report) -> str:
+    """A line for each model with the figures that show how much it learns from how much data."""
+    return _line_table(results, SHARE_FIGURES)
+
+
+def _line_table(results: Report, chosen: tuple[str, ...]) -> str:
+    """A line for each model, a column for each figure whose title begins like one of these."""
+    figures = [row for row in comparison_rows(results) if row[0].startswith(chosen)]
+    figures.sort(key=lambda row: [row[0].startswith(start) for start in chosen].index(True))
     titles, *lines = zip(*figures, strict=True)
     models = results["titles"].values()
     rows = [[model, *line] for model, line in zip(models, lines, strict=True)]

@@ -16,6 +16,9 @@ from pushdown_lm.machine import software
 from pushdown_lm.training.recipe import Recipe, load_recipe
 from pushdown_lm.training.run import RECIPE, is_finished, run_recipe
 
+SETTINGS = {"model", "training", "data"}
+"""Of a recipe, what decides how a model is trained."""
+
 
 class ReproductionError(PushdownError):
     """An experiment that cannot be run as asked."""
@@ -26,7 +29,7 @@ def ensure_trained(run: Path, recipe: Recipe, data: Callable[[], Data]) -> None:
     started = (run / RECIPE).exists()
     if started:
         earlier = load_recipe(run / RECIPE)
-        if (earlier.model, earlier.training) != (recipe.model, recipe.training):
+        if earlier.model_dump(include=SETTINGS) != recipe.model_dump(include=SETTINGS):
             raise ReproductionError(
                 f"{run}: was trained with other settings; choose another --runs folder or delete it"
             )

@@ -29,6 +29,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "english": english.comparison,
     "english-ablations": english.ablation_table,
     "english-baselines": english.comparison,
+    "english-shares": english.share_table,
     "pretrained": pretrained.comparison,
 }
 """The table of each experiment, by the name of its folder."""

@@ -138,10 +138,13 @@ class TrainingSection(Section):
 
 
 class DataSection(Section):
-    """What the data should be like; checked against the data folder."""
+    """What the data should be like, checked against the data folder, and how much of it is read."""
 
     window: Positive | None = None
     """Tokens of a window of several sentences; null for one example per sentence."""
+    share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """How much of the training examples is read, drawn at random; smaller shares are parts of
+    larger ones."""
 
 
 class Recipe(Section):
@@ -154,6 +157,12 @@ class Recipe(Section):
     model: ModelSettings = ModelSettings()
     training: TrainingSection
     data: DataSection = DataSection()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Recipe:
+        if self.training.cache_lower and self.data.share < 1:
+            raise ValueError("data.share, training.cache_lower: choose one of them")
+        return self
 
     def build_model(
         self, tokenizer: PreTrainedTokenizerBase
@@ -179,8 +188,8 @@ class Recipe(Section):
 # ------------------------------------------------------------------ loading
 
 
-ABLATIONS = "ablations"
-"""The folder of recipes that change one thing in english."""
+ABLATIONS, SHARES = "ablations", "shares"
+"""The folders of recipes that change one thing in english, and that read a share of its data."""
 
 
 def recipe_names(folder: str = "") -> list[str]:
@@ -236,7 +245,7 @@ def _read(name_or_path: str) -> dict[str, Any]:
             text = Path(name_or_path).read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
             raise RecipeError(f"{name_or_path}: expected UTF-8, {error}") from None
-    elif name_or_path in [*recipe_names(), *recipe_names(ABLATIONS)]:
+    elif name_or_path in [*recipe_names(), *recipe_names(ABLATIONS), *recipe_names(SHARES)]:
         file = resources.files("pushdown_lm") / "recipes" / f"{name_or_path}.yaml"
         text = file.read_text(encoding="utf-8")
     else:

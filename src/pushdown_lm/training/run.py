@@ -67,6 +67,7 @@ def _run(recipe: Recipe, data: Data, run: Path, *, resume: bool) -> dict[str, An
     set_seed(recipe.training.seed)
     check_data(recipe, data)
     data.verify()
+    data = data.take(recipe.data.share)
     if recipe.model.kind != "pushdown":
         data = bracket_data(data, typed=recipe.model.kind == "tg")
     model = recipe.build_model(data.tokenizer)
