@@ -149,7 +149,7 @@ def english(
     models: Annotated[
         str,
         typer.Option(
-            help="Recipes, separated by commas: a column of the table each; also: ablations, shares."
+            help="Recipes, separated by commas, a column of the table each; or ablations, shares."
         ),
     ] = "english-base,english-paper,english",
     out: Out = Path("results", "english"),
@@ -184,7 +184,7 @@ def english(
 
     pushdown reproduce english --models english,ablations --data data/wsj --set training.steps=1200
 
-    pushdown reproduce english --models shares --data data/english --out results/english-shares
+    pushdown reproduce english --models shares --data data/wsj --out results/english-shares
     """
     from dataclasses import replace
 
