@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -64,8 +65,10 @@ def test_scores_of_the_card_come_from_results(tmp_path: Path) -> None:
         "titles": {"english": "Ours"},
         "seeds": {"0": {"english": {"sg": {"accuracy": 0.625}}}},
     }
+    (tmp_path / "english").mkdir()
+    (tmp_path / "english" / "results.json").write_text(json.dumps(results))
     (tmp_path / "card.md").write_text("# English\n\n$scores\n")
-    write_card(tmp_path, results)
+    write_card(tmp_path, tmp_path / "english")
     card = (tmp_path / "README.md").read_text()
     assert card.startswith("# English\n\n| ")
     assert "| SG suites (31), accuracy, % | 62.5 |" in card

@@ -5,19 +5,21 @@
 
 writes ``models/english-base/src/pushdown_lm_english_base/english_base``: weights in float16,
 tokenizer and provenance. ``models/english-base/README.md`` is the card: the words of ``card.md``,
-with the scores that the English experiment has found. The rest of the package is kept by hand.
+with the scores that the experiment has found. The rest of the package is kept by hand.
+
+    python -m pushdown_lm.experiments.box_model models/smollm2 --results results/pretrained
+
+writes the card alone, here of adapters, which `pushdown adapter save` has put there.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from string import Template
-from typing import Any
 
 from pushdown_lm.errors import PushdownError
-from pushdown_lm.experiments.english import comparison
+from pushdown_lm.experiments.results_page import read_table
 from pushdown_lm.files import atomic_write, whole_folder, write_json
 from pushdown_lm.search.packaged import PROVENANCE
 from pushdown_lm.training.checkpoint import load_model
@@ -52,11 +54,11 @@ def pack_model(run: str | Path, folder: str | Path) -> Path:
     return folder
 
 
-def write_card(package: Path, results: dict[str, Any]) -> None:
-    """The card of a package: its template with the table of the English experiment."""
+def write_card(package: Path, results: Path) -> None:
+    """The card of a package: its template with the table of an experiment."""
     template = Template((package / CARD_TEMPLATE).read_text(encoding="utf-8"))
     with atomic_write(package / CARD) as file:
-        file.write(template.substitute(scores=comparison(results)))
+        file.write(template.substitute(scores=read_table(results)))
 
 
 def main() -> None:
@@ -64,13 +66,12 @@ def main() -> None:
     parser.add_argument("package", type=Path, help="the package's folder, such as models/english")
     parser.add_argument("models", nargs="*", help="runs to pack, such as english")
     parser.add_argument("--runs", type=Path, help="the folder of the runs")
-    parser.add_argument("--results", type=Path, required=True, help="of the English experiment")
+    parser.add_argument("--results", type=Path, required=True, help="of an experiment")
     given = parser.parse_args()
     module = given.package / "src" / f"pushdown_lm_{given.package.name}".replace("-", "_")
     for name in given.models:
         print(pack_model(given.runs / name, module / name.replace("-", "_")))
-    results = json.loads((given.results / "results.json").read_text(encoding="utf-8"))
-    write_card(given.package, results)
+    write_card(given.package, given.results)
 
 
 if __name__ == "__main__":

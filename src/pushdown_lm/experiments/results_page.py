@@ -36,6 +36,12 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
 _PLACE = re.compile(r"(<!-- table: (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
+def read_table(folder: Path) -> str:
+    """The table of the experiment whose results are in a folder."""
+    results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    return TABLES[folder.name](results)
+
+
 def with_tables(page: Path) -> str:
     """The text of a page with its tables made anew; their folders are relative to the page."""
 
@@ -43,8 +49,7 @@ def with_tables(page: Path) -> str:
         folder = page.parent / place[2]
         if folder.name not in TABLES:
             raise ReproductionError(f"{page}: no experiment writes a table to {place[2]}")
-        results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-        return f"{place[1]}\n{TABLES[folder.name](results)}\n{place[4]}"
+        return f"{place[1]}\n{read_table(folder)}\n{place[4]}"
 
     return _PLACE.sub(table, page.read_text(encoding="utf-8"))
 
