@@ -25,6 +25,7 @@ from pushdown_lm.data.encoding import attach_tokens
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.model.configuration import PushdownConfig
 from pushdown_lm.model.modeling import PushdownForCausalLM
+from pushdown_lm.model.packed_linear import packed_linears
 from pushdown_lm.search.beam import (
     DEFAULT_BATCH_CELLS,
     log_joint,
@@ -162,7 +163,8 @@ class PushdownScorer(SearchScorer):
                 examples.append({"input_ids": ids, "attachments": attachments})
             batch = {key: value.to(self.model.device) for key, value in collate(examples).items()}
             labels = batch.pop("labels")
-            output = self.model(**batch)
+            with packed_linears(self.model):
+                output = self.model(**batch)
             tokens = _sum_log_probs(output.logits[:, :-1], labels[:, 1:])
             attached = _sum_log_probs(output.attachment_logits, output.attachment_targets)
             results += map(TreeScore, tokens.tolist(), attached.tolist())

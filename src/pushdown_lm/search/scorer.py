@@ -404,6 +404,8 @@ class CausalLMScorer:
         import torch
         from torch.nn.functional import log_softmax
 
+        from pushdown_lm.model.packed_linear import packed_linears
+
         device = self.model.device
         for batch in self._batches([len(encoding.ids) + 1 for encoding in encodings]):
             width = max(len(encodings[index].ids) for index in batch) + 1
@@ -417,7 +419,7 @@ class CausalLMScorer:
                 inputs[row, 1 : len(ids) + 1] = ids
                 targets[row, : len(ids)] = ids
                 mask[row, : len(ids) + 1] = 1
-            with torch.inference_mode():
+            with torch.inference_mode(), packed_linears(self.model):
                 logits = self.model(
                     input_ids=inputs.to(device), attention_mask=mask.to(device), use_cache=False
                 ).logits  # (B, T, V)
