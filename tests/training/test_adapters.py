@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from pushdown_lm.data.dataset import Data
 from pushdown_lm.data.tokenization import detokenize, splits_marks, text_rule, train_bpe
 from pushdown_lm.files import FolderError
 from pushdown_lm.model.convert import convert
+from pushdown_lm.search.pushdown_scorer import PushdownScorer
 from pushdown_lm.training.adapters import (
     AdapterError,
     apply_adapter,
@@ -231,3 +233,33 @@ def test_names_are_those_that_others_know(llama: Trained, tmp_path: Path) -> Non
     settings = json.loads((llama.adapter / "adapter_config.json").read_text())
     assert settings["base_model_name_or_path"] == "base"
     assert settings["peft_type"] == "LORA"
+
+
+# ------------------------------------------------------------------ those of this repository
+
+OURS = Path(__file__).parents[2] / "models" / "smollm2"
+
+
+@pytest.mark.parametrize(("name", "recipe"), [("pushdown", "smollm2"), ("base", "smollm2-base")])
+def test_adapters_of_this_repository(name: str, recipe: str) -> None:
+    info = read_info(OURS / name)
+    assert info.base == "SmolLM2-135M-Instruct.Q4_1.gguf"
+    trained = load_recipe(recipe)
+    assert info.config["num_distances"] == trained.model.num_distances
+    training = json.loads((OURS / name / "training.json").read_text())
+    assert training["recipe"]["name"] == recipe
+    assert training["metrics"]["steps"] == trained.training.steps
+    assert sum(path.stat().st_size for path in (OURS / name).iterdir()) < 10e6
+
+
+def test_our_adapter_parses_on_the_real_model() -> None:
+    file = os.environ.get("PUSHDOWN_GGUF")
+    if file is None or not file.endswith("SmolLM2-135M-Instruct.Q4_1.gguf"):
+        pytest.skip("set PUSHDOWN_GGUF to SmolLM2-135M-Instruct.Q4_1.gguf to run this test")
+    scorer = PushdownScorer(*load_adapted(OURS / "pushdown", file), beam=10)
+    best = scorer.analyse(["The keys to the old cabinet are on the table."])[0].trees()[0].tree
+    assert {(0, 6), (2, 6), (7, 10)} <= set(best.spans)
+    good, bad = scorer.log_probs(
+        [f"The keys to the cabinet {verb} here." for verb in ("are", "is")]
+    )
+    assert good > bad
