@@ -31,7 +31,7 @@ UNITS = [read_code(source) for source in ("f([x])", "{x}", "if x:\n  f\n", "x[f]
 def scorer_of(**options: object) -> PushdownScorer:
     tokenizer = train_word_vocabulary([[*unit.words, *CLOSING] for unit in UNITS])
     TextRule("tokenized", "word").save_in(tokenizer)
-    return PushdownScorer(prompt_model(tokenizer, **options), tokenizer, beam=1000)
+    return PushdownScorer(prompt_model(tokenizer, **options), tokenizer, beam=1000, threshold=None)
 
 
 def test_own_answers_are_those_of_exhaustive_search() -> None:

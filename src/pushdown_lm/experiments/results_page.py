@@ -31,6 +31,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "english-baselines": english.comparison,
     "english-shares": english.share_table,
     "pretrained": pretrained.comparison,
+    "pretrained-tenth": english.ablation_table,
 }
 """The table of each experiment, by the name of its folder."""
 _PLACE = re.compile(r"(<!-- table: (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)

@@ -218,5 +218,7 @@ class PushdownScorer(SearchScorer):
 
 def _sum_log_probs(logits: Tensor, targets: Tensor) -> Tensor:
     """The summed log-probabilities of the targets of each row; negative ones do not count."""
-    log_probs = logits.double().log_softmax(-1).gather(-1, targets.clamp(min=0)[..., None])
-    return log_probs[..., 0].masked_fill(targets < 0, 0.0).sum(-1)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    chosen = logits.gather(-1, targets.clamp(min=0)[..., None])[..., 0]
+    log_probs = chosen.double() - logits.logsumexp(-1).double()
+    return log_probs.masked_fill(targets < 0, 0.0).sum(-1)
