@@ -139,6 +139,11 @@ def test_adapters_in_the_place_of_training(folder: Path, tmp_path: Path) -> None
         assert model["training"]["perplexity"] == trained[name]["training"]["perplexity"]
         assert model["parsing test"].keys() == trained[name]["parsing test"].keys()
         assert model["blimp"]["accuracy"] == trained[name]["blimp"]["accuracy"]
+        ours, theirs = (
+            found["perplexity test"]["perplexities"]["marginal"]["token_perplexity"]
+            for found in (model, trained[name])
+        )
+        assert ours == pytest.approx(theirs, rel=1e-2)
     assert [(result["task"], result["model"]) for result in found["tasks"]] == [
         ("SST-5", "base"),
         ("SST-5", "pushdown"),
@@ -146,6 +151,12 @@ def test_adapters_in_the_place_of_training(folder: Path, tmp_path: Path) -> None
     ]
     assert not list(tmp_path.glob("runs/seed0/*/checkpoint-*"))
     assert not list(tmp_path.glob("runs/seed0/*/tests"))
+    run(folder, adapters, **{**new, "data": None, "glue": None})  # without tasks, they stay
+    assert json.loads((tmp_path / "out" / "results.json").read_text())["tasks"] == found["tasks"]
+    options = EnglishOptions(data="", adapters={"pushdown": str(adapters["base"])})
+    recipe = str(folder / "pushdown.yaml")
+    with pytest.raises(PushdownError, match="has the model of another training"):
+        reproduce_pretrained(tmp_path / "out", tmp_path / "runs", [recipe], options)
 
 
 def test_an_adapter_of_an_unknown_run(folder: Path, tmp_path: Path) -> None:

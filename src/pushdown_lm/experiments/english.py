@@ -120,14 +120,25 @@ def reproduce_english(
 
 def _find_trained(run: Path, recipe: Recipe, options: EnglishOptions) -> str | Path:
     """A model that others have trained: installed, or an adapter put on its pretrained model."""
-    adapter, seed = options.adapters.get(recipe.name), recipe.training.seed
+    adapter = options.adapters.get(recipe.name)
+    folder = find_model(recipe.name) if adapter is None else Path(adapter)
+    described = describe_installed(folder, recipe.training.seed)
+    if (run / MODEL).exists() and _read_json(run / INSTALLED) != described:
+        raise ReproductionError(
+            f"{run}: has the model of another training; choose another --runs folder or delete it"
+        )
+    write_json(run / INSTALLED, described)
     if adapter is None:
-        write_json(run / INSTALLED, describe_installed(find_model(recipe.name), seed))
         return recipe.name
-    write_json(run / INSTALLED, describe_installed(Path(adapter), seed))
     if not (run / MODEL).exists():
         apply_adapter(adapter, run / MODEL, base=options.pretrained.get(recipe.name))
     return run / MODEL
+
+
+def _read_json(path: Path) -> Report:
+    """The content of a file; nothing where there is none."""
+    report: Report = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return report
 
 
 def write_report(out: Path, results: Report) -> None:
@@ -146,7 +157,10 @@ def write_report(out: Path, results: Report) -> None:
 
 
 def collect(out: Path, runs: Path, options: EnglishOptions, command: str) -> Report:
-    """Everything that is finished and was tested with these options."""
+    """Everything that is finished and was tested with these options.
+
+    What experiments that build on this one have added to an earlier ``results.json`` stays.
+    """
     seeds, titles = _collect_earlier(out, options)
     for folder in sorted(runs.glob("seed*"), key=_seed):
         for run in sorted(folder.iterdir()):
@@ -164,6 +178,7 @@ def collect(out: Path, runs: Path, options: EnglishOptions, command: str) -> Rep
                 titles[run.name] = described.pop("title")
                 of_seed[run.name] = {**described, **of_seed.get(run.name, {}), **found}
     return {
+        **_read_json(out / "results.json"),
         **provenance(out, command),
         "options": asdict(options),
         "titles": {name: titles[name] for name in sorted(titles, key=_place)},
@@ -176,10 +191,9 @@ def collect(out: Path, runs: Path, options: EnglishOptions, command: str) -> Rep
 
 def _collect_earlier(out: Path, options: EnglishOptions) -> tuple[Report, dict[str, str]]:
     """The models of an earlier ``results.json``, and their titles."""
-    path = out / "results.json"
-    if not path.exists():
+    earlier = _read_json(out / "results.json")
+    if not earlier:
         return {}, {}
-    earlier = json.loads(path.read_text(encoding="utf-8"))
     wanted = options.tests.tests
     seeds = {
         seed: {

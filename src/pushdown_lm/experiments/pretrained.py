@@ -7,7 +7,6 @@ OUT/results.json, table.md
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -21,7 +20,7 @@ from pushdown_lm.experiments.english import (
     reproduce_english,
 )
 from pushdown_lm.experiments.experiment import how_made, markdown_table
-from pushdown_lm.experiments.finetune import FinetuneOptions, finetune_all, percentages
+from pushdown_lm.experiments.finetune import FinetuneOptions, Result, finetune_all, percentages
 from pushdown_lm.files import atomic_write, write_json
 from pushdown_lm.training.run import MODEL
 
@@ -52,32 +51,26 @@ def reproduce_pretrained(
         splits: list[Split] = ["train", finetuning.split or evaluation_split(task, glue)]
         for split in splits:
             load_examples(task, glue, split)
-    earlier = _earlier_tasks(out, finetuning)
     results = reproduce_english(out, runs, models, [0], options, command)
-    folders = [runs / "seed0" / Path(model).stem / MODEL for model in models]
-    found = []
+    results.setdefault("tasks", [])
     if tasks:
+        folders = [runs / "seed0" / Path(model).stem / MODEL for model in models]
         found = finetune_all(tasks, folders, glue, runs / "tasks", finetuning, seeds=seeds)
-    of_tasks = {(result.task, result.model): result.to_json() for result in found}
-    results |= {
-        "finetuning": asdict(finetuning),
-        "tasks": [*{**earlier, **of_tasks}.values()],
-    }
+        results["tasks"] = _add_tasks(results, found, finetuning)
+        results["finetuning"] = asdict(finetuning)
     write_json(out / "results.json", results)
     with atomic_write(out / "table.md") as file:
         file.write(markdown(results))
     return results
 
 
-def _earlier_tasks(out: Path, finetuning: FinetuneOptions) -> dict[tuple[str, str], Report]:
-    """By task and model, what an earlier ``results.json`` has with the same settings."""
-    path = out / "results.json"
-    if not path.exists():
-        return {}
-    earlier = json.loads(path.read_text(encoding="utf-8"))
-    if earlier.get("finetuning") != asdict(finetuning):
-        return {}
-    return {(result["task"], result["model"]): result for result in earlier["tasks"]}
+def _add_tasks(
+    results: Report, found: Sequence[Result], finetuning: FinetuneOptions
+) -> list[Report]:
+    """The tasks of the results that were found with the same settings, and new ones."""
+    is_same = results.get("finetuning") == asdict(finetuning)
+    reports = [*(results["tasks"] if is_same else []), *(result.to_json() for result in found)]
+    return [*{(report["task"], report["model"]): report for report in reports}.values()]
 
 
 def comparison(results: Report) -> str:
