@@ -277,6 +277,34 @@ def test_cheap_training(
     assert run.peak_memory_megabytes > 0
 
 
+@pytest.mark.parametrize(
+    "change", [{"gradient_accumulation": 2}, {"cache_lower": True}], ids=["parts", "lower"]
+)
+def test_cheap_training_has_the_losses_of_the_whole_one(
+    pushdown: Path, data: Path, tmp_path: Path, change: dict[str, object]
+) -> None:
+    options = replace(FAST, freeze="lower:1", patience=2, held_out=0.25, epochs=2)
+    logs = []
+    for name, chosen in {"whole": options, "cheap": replace(options, **change)}.items():  # type: ignore[arg-type]
+        prepared = prepare(pushdown, TASKS["rte"], data, tmp_path / "parses.jsonl", chosen)
+        finetune_module.finetune(pushdown, TASKS["rte"], prepared, chosen, tmp_path / name)
+        log = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+        logs.append([json.loads(line) for line in log])
+    assert (tmp_path / "lower").is_dir() == ("cache_lower" in change)
+    for whole, cheap in zip(*logs, strict=True):
+        assert whole.pop("kind") == cheap.pop("kind")
+        assert cheap == pytest.approx(whole, rel=5e-3)
+
+
+def test_lower_layers_that_are_not_frozen_cannot_be_kept(
+    pushdown: Path, data: Path, tmp_path: Path
+) -> None:
+    options = replace(FAST, cache_lower=True)
+    with pytest.raises(PushdownError, match="cache_lower: expected frozen"):
+        finetune_all([TASKS["rte"]], [pushdown], data, tmp_path / "out", options, seeds=1)
+    assert not list((tmp_path / "out").glob("**/*.npy"))
+
+
 # ------------------------------------------------------------------ cached parses
 
 

@@ -9,9 +9,9 @@ from torch import Tensor
 from pushdown_lm.data.batching import IGNORED
 from pushdown_lm.model import cross_entropy
 from pushdown_lm.model.cross_entropy import (
+    cross_entropies,
     mean_cross_entropy,
-    reference_cross_entropy,
-    summed_cross_entropy,
+    reference_cross_entropies,
 )
 
 
@@ -30,7 +30,8 @@ def draw(seed: int, rows: int, vocabulary: int, dtype: torch.dtype) -> tuple[Ten
 def value_and_gradient(function, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[no-untyped-def]
     logits = logits.clone().requires_grad_()
     value = function(logits, targets)
-    (3 * value).backward()
+    weights = torch.arange(1, len(value) + 1, dtype=value.dtype)  # each loss has its own
+    (value * weights).sum().backward()
     assert logits.grad is not None
     return value.detach(), logits.grad
 
@@ -46,8 +47,8 @@ def test_equals_the_reference(seed: int, rows: int, vocabulary: int, dtype: torc
     logits, targets = draw(seed, rows, vocabulary, dtype)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cross_entropy, "CELLS", 50)  # several pieces, the last one smaller
-        value, gradient = value_and_gradient(summed_cross_entropy, logits, targets)
-    expected, expected_gradient = value_and_gradient(reference_cross_entropy, logits, targets)
+        value, gradient = value_and_gradient(cross_entropies, logits, targets)
+    expected, expected_gradient = value_and_gradient(reference_cross_entropies, logits, targets)
     assert value.dtype == expected.dtype
     assert gradient.dtype == dtype
     torch.testing.assert_close(value, expected, atol=1e-4, rtol=1e-5)
@@ -57,16 +58,14 @@ def test_equals_the_reference(seed: int, rows: int, vocabulary: int, dtype: torc
 def test_gradient_by_finite_differences() -> None:
     logits, targets = draw(5, 6, 7, torch.float64)
     logits = logits.nan_to_num(neginf=-3.0).requires_grad_()
-    assert torch.autograd.gradcheck(lambda x: summed_cross_entropy(x, targets), (logits,))
+    assert torch.autograd.gradcheck(lambda x: cross_entropies(x, targets), (logits,))
 
 
 def test_an_ignored_row_without_any_possible_entry_has_no_gradient() -> None:
     logits = torch.full((2, 3), -torch.inf)
     logits[1] = torch.tensor([0.0, 1.0, 2.0])
-    value, gradient = value_and_gradient(
-        summed_cross_entropy, logits, torch.tensor([IGNORED, IGNORED])
-    )
-    assert value == 0
+    value, gradient = value_and_gradient(cross_entropies, logits, torch.tensor([IGNORED, IGNORED]))
+    assert torch.equal(value, torch.zeros(2))
     assert torch.equal(gradient, torch.zeros(2, 3))
 
 
@@ -84,5 +83,5 @@ def test_a_longer_vocabulary_costs_no_float32_copy() -> None:
     kept = list[Tensor]()
     logits.requires_grad_()
     with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
-        summed_cross_entropy(logits, targets)
+        cross_entropies(logits, targets)
     assert sum(tensor.nbytes for tensor in kept) <= logits.nbytes + 8 * 8 + 8 * 4

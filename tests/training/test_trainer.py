@@ -66,7 +66,7 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
 
 
 def test_random_batches_are_a_new_permutation_every_epoch() -> None:
-    batches = RandomBatches(10, 4, seed=3)
+    batches = RandomBatches([1] * 10, 4, seed=3)
     first = list(batches)
     assert [len(batch) for batch in first] == [4, 4, 2]
     assert sorted(index for batch in first for index in batch) == list(range(10))
@@ -74,6 +74,24 @@ def test_random_batches_are_a_new_permutation_every_epoch() -> None:
     batches.set_epoch(1)
     assert first != list(batches)
     assert len(batches) == 3
+
+
+@given(
+    lengths=st.lists(st.integers(1, 20), min_size=1, max_size=30),
+    size=st.integers(1, 4),
+    per_step=st.integers(1, 4),
+)
+def test_batches_of_a_step_share_out_its_examples_by_length(
+    lengths: list[int], size: int, per_step: int
+) -> None:
+    parts = list(RandomBatches(lengths, size, seed=1, per_step=per_step))
+    wholes = list(RandomBatches(lengths, size * per_step, seed=1))
+    assert len(parts) == len(RandomBatches(lengths, size, seed=1, per_step=per_step))
+    for number, whole in enumerate(wholes):
+        step = [index for part in parts[number * per_step :][:per_step] for index in part]
+        assert sorted(step) == sorted(whole)
+        if per_step > 1:
+            assert [lengths[index] for index in step] == sorted(lengths[i] for i in whole)
 
 
 @given(count=st.integers(1, 9), world=st.integers(1, 4))
@@ -191,6 +209,26 @@ def test_gradient_checkpointing_changes_no_loss(data: Data, tmp_path: Path) -> N
         recipe = tiny_recipe(*EXACT, f"training.gradient_checkpointing={flag}", steps=3)
         run_recipe(recipe, data, tmp_path / flag)
     assert_same_training(tmp_path / "false", tmp_path / "true")
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_outputs_stay_in_the_precision_of_the_products(
+    data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    """A copy of the logits in float32 would cost more than many layers."""
+    seen = set[torch.dtype]()
+    run_model = PushdownTrainer._run_model
+
+    def watched(self: Any, *args: Any) -> Any:
+        output = run_model(self, *args)
+        seen.add(output.logits.dtype)
+        assert output.lm_loss.dtype == torch.float32
+        return output
+
+    monkeypatch.setattr(PushdownTrainer, "_run_model", watched)
+    recipe = tiny_recipe(f"training.precision={precision}", "training.eval_every=1", steps=1)
+    run_recipe(recipe, data, tmp_path / "run")
+    assert seen == {torch.bfloat16 if precision == "bf16" else torch.float32}
 
 
 # ------------------------------------------------------------------ evaluation

@@ -29,6 +29,13 @@ LearningRate = Annotated[
 Frozen = Annotated[
     str, typer.Option(help="What is not fine-tuned: none, all-but-pushdown, lower or lower:N.")
 ]
+CacheLower = Annotated[
+    bool, typer.Option("--cache-lower", help="Compute what frozen lower layers give only once.")
+]
+Accumulation = Annotated[
+    int,
+    typer.Option(min=1, help="Cut each step into so many parts: less memory and padding."),
+]
 MaxTrain = Annotated[
     int | None, typer.Option(min=1, help="Train on this many examples, drawn at random.")
 ]
@@ -98,6 +105,8 @@ def finetune(
     lora_rank: Annotated[
         int | None, typer.Option(min=1, help="Train low-rank adapters (peft) instead.")
     ] = None,
+    cache_lower: CacheLower = False,
+    gradient_accumulation: Accumulation = 1,
     gradient_checkpointing: Annotated[
         bool, typer.Option("--gradient-checkpointing", help="Less memory, more time.")
     ] = False,
@@ -144,6 +153,8 @@ def finetune(
         max_eval=max_eval,
         freeze=freeze,
         lora_rank=lora_rank,
+        cache_lower=cache_lower,
+        gradient_accumulation=gradient_accumulation,
         gradient_checkpointing=gradient_checkpointing,
         precision=precision.value,
     )

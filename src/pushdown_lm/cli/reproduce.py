@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pushdown_lm.cli.finetune import (
+    Accumulation,
     BatchSize,
+    CacheLower,
     ChosenPrecision,
     ChosenPreset,
     Epochs,
@@ -312,6 +314,8 @@ def pretrained(
     batch_size: BatchSize = None,
     lr: LearningRate = None,
     freeze: Frozen = "none",
+    cache_lower: CacheLower = False,
+    gradient_accumulation: Accumulation = 1,
     precision: ChosenPrecision = Precision.float32,
     max_train: MaxTrain = None,
     max_eval: MaxEval = None,
@@ -352,6 +356,8 @@ def pretrained(
         max_train=max_train,
         max_eval=max_eval,
         freeze=freeze,
+        cache_lower=cache_lower,
+        gradient_accumulation=gradient_accumulation,
         precision=precision.value,
     )
     results = reproduce_pretrained(

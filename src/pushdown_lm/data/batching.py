@@ -121,21 +121,38 @@ class TokenBudgetBatches(Sampler[list[int]]):
 
 
 class RandomBatches(Sampler[list[int]]):
-    """All examples in an order that follows from the seed and the epoch, in batches of one size."""
+    """All examples in an order that follows from the seed and the epoch, in batches of one size.
 
-    def __init__(self, count: int, batch_size: int, *, seed: int) -> None:
-        self.count, self.batch_size, self.seed, self.epoch = count, batch_size, seed, 0
+    The batches that one optimizer step reads share out its examples by length, the shortest to the
+    first, so that there is less to pad.
+
+    Args:
+        lengths: tokens of each example.
+        per_step: how many batches a step reads.
+    """
+
+    def __init__(
+        self, lengths: ArrayLike, batch_size: int, *, seed: int, per_step: int = 1
+    ) -> None:
+        self.lengths = np.asarray(lengths, dtype=np.int64)
+        self.batch_size, self.per_step = batch_size, per_step
+        self.seed, self.epoch = seed, 0
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
 
     def __len__(self) -> int:
-        return math.ceil(self.count / self.batch_size)
+        return math.ceil(len(self.lengths) / self.batch_size)
 
     def __iter__(self) -> Iterator[list[int]]:
-        order = np.random.default_rng((self.seed, self.epoch)).permutation(self.count).tolist()
-        for start in range(0, self.count, self.batch_size):
-            yield order[start : start + self.batch_size]
+        order = np.random.default_rng((self.seed, self.epoch)).permutation(len(self.lengths))
+        whole_step = self.batch_size * self.per_step
+        for first in range(0, len(order), whole_step):
+            step = order[first : first + whole_step]
+            if self.per_step > 1:
+                step = step[np.argsort(self.lengths[step], kind="stable")]
+            for start in range(0, len(step), self.batch_size):
+                yield step[start : start + self.batch_size].tolist()
 
 
 class Share(Sampler[list[int]]):

@@ -17,6 +17,7 @@ A run is a training run as any other (:mod:`~pushdown_lm.experiments.prompt_trai
 processes, with checkpoints, and continued where it was interrupted.
 
 OUT/parses.jsonl               the parses
+OUT/lower                      the output of frozen lower layers, if it is kept
 OUT/TASK/MODEL/seed-N          a run: checkpoints while it lasts, metrics.jsonl, result.json, and
                                model/ if it is kept
 OUT/results.json               all results
@@ -65,9 +66,11 @@ from pushdown_lm.search.packaged import find_model
 from pushdown_lm.search.parse_cache import ParseCache
 from pushdown_lm.search.pushdown_scorer import PushdownScorer
 from pushdown_lm.search.scorer import weights_fingerprint
+from pushdown_lm.training.arguments import uses_bf16
 from pushdown_lm.training.checkpoint import checkpoints, last_checkpoint
 from pushdown_lm.training.freezing import Trainable, trainable_parameters
 from pushdown_lm.training.lora import choose_trainable
+from pushdown_lm.training.lower_output import frozen_layers, keep_lower_output
 from pushdown_lm.training.recipe import LoraSection, Precision, Recipe, TrainingSection
 from pushdown_lm.training.run import MODEL
 
@@ -107,14 +110,19 @@ class FinetuneOptions:
     max_eval: int | None = None
     freeze: str = "none"
     """As :func:`pushdown_lm.training.freezing.freeze` takes it."""
+    cache_lower: bool = False
+    """Compute the output of frozen lower layers once
+    (:mod:`pushdown_lm.training.lower_output`)."""
     lora_rank: int | None = None
     """Train low-rank adapters instead."""
+    gradient_accumulation: int = 1
+    """Into how many parts, of prompts of like length, a step is cut: less memory, less padding."""
     gradient_checkpointing: bool = False
     precision: Precision = "float32"
     """As in a recipe's training section."""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "lr", "beam", "patience"):
+        for name in ("epochs", "batch_size", "lr", "beam", "patience", "gradient_accumulation"):
             if getattr(self, name) is not None and not getattr(self, name) > 0:
                 raise FinetuneError(f"{name}: expected more than 0, got {getattr(self, name)}")
         if self.lora_rank is not None and self.freeze != "none":
@@ -152,6 +160,8 @@ class Prepared:
     first_tokens: list[int]
     weights: str
     """A hash of the model's weights."""
+    folder: Path
+    """Where parses are kept, and the output of frozen lower layers."""
 
     def fingerprint(self) -> str:
         """A hash of all prompts, with their parses and labels."""
@@ -183,6 +193,7 @@ def prepare(
         split=split,
         first_tokens=encoder.first_tokens,
         weights=weights_fingerprint(model),
+        folder=Path(parses).parent,
     )
 
 
@@ -215,6 +226,8 @@ def check(
             except PushdownError as error:
                 raise FinetuneError(f"{folder}: {error}") from error
         _choose_trainable(scorer.model, options)
+        if options.cache_lower:
+            frozen_layers(scorer.model)
 
 
 # ------------------------------------------------------------------ one run
@@ -253,11 +266,16 @@ def finetune(
     model, tokenizer = _load(Path(folder), task, prepared)
     trainable = _choose_trainable(model, options)
     train, held_out = split_off(prepared.train, options, seed)
+    data = PromptData.of(train, held_out, tokenizer, prepared.folder)
+    lower = None
+    if options.cache_lower:
+        lower = keep_lower_output(model, data, bf16=uses_bf16(options.precision))
     trainer = PromptTrainer(
         model,
         _recipe(task, options, len(train), seed),
-        PromptData.of(train, held_out, tokenizer),
+        data,
         run,
+        lower,
         lm_weight=options.lm_weight,
         label=f"{task.title}, seed {seed}",
     )
@@ -314,6 +332,7 @@ def _recipe(task: Task, options: FinetuneOptions, num_train: int, seed: int) -> 
         training=TrainingSection(
             steps=steps,
             batch_size=options.batch_size,
+            gradient_accumulation=options.gradient_accumulation,
             lr=options.lr,
             schedule=options.schedule,
             warmup_steps=round(options.warmup * steps),

@@ -5,6 +5,8 @@ Shapes: B prompts, T positions, V vocabulary.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,9 +24,10 @@ from transformers.trainer_utils import EvalLoopOutput
 from pushdown_lm.data.batching import IGNORED, Collator, Share
 from pushdown_lm.experiments.prompts import Prompt
 from pushdown_lm.model.classification import PushdownForSequenceClassification
-from pushdown_lm.model.cross_entropy import summed_cross_entropy
+from pushdown_lm.model.cross_entropy import cross_entropies
 from pushdown_lm.model.modeling import PushdownForCausalLM
 from pushdown_lm.model.output import next_tokens
+from pushdown_lm.training.lower_output import LowerOutput, OutputCollator
 from pushdown_lm.training.recipe import Recipe
 from pushdown_lm.training.trainer import Batch, PushdownTrainer
 
@@ -38,12 +41,28 @@ class PromptData:
     train: Dataset
     valid: Dataset | None
     tokenizer: PreTrainedTokenizerFast
+    folder: Path
+    """Where the output of lower layers is kept, if it is."""
 
     @classmethod
     def of(
-        cls, train: Sequence[Prompt], held_out: Sequence[Prompt], tokenizer: PreTrainedTokenizerFast
+        cls,
+        train: Sequence[Prompt],
+        held_out: Sequence[Prompt],
+        tokenizer: PreTrainedTokenizerFast,
+        folder: Path,
     ) -> PromptData:
-        return cls(_dataset(train), _dataset(held_out) if held_out else None, tokenizer)
+        return cls(_dataset(train), _dataset(held_out) if held_out else None, tokenizer, folder)
+
+    @property
+    def splits(self) -> dict[str, Dataset]:
+        return {"train": self.train} | ({} if self.valid is None else {"valid": self.valid})
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the tokens, which is all that lower layers see."""
+        tokens = {name: split["input_ids"][:] for name, split in self.splits.items()}
+        return hashlib.sha256(json.dumps(tokens).encode()).hexdigest()
 
 
 def _dataset(prompts: Sequence[Prompt]) -> Dataset:
@@ -100,18 +119,20 @@ def prompt_losses(model: Any, batch: Batch, bare: PushdownForCausalLM) -> Tensor
         model: called for the outputs; may be wrapped.
         bare: the same model, not wrapped.
     """
-    answers, others = prompt_targets(bare, batch)
+    answers, others = (next_tokens(part) for part in prompt_targets(bare, batch))
     names = ("input_ids", "attachments", "attention_mask")
     output = model(**{name: batch[name] for name in names})
     if isinstance(bare, PushdownForSequenceClassification):
         errors = output.logits[:, 0].float() - batch["label"]
-        return torch.stack([errors.square().sum(), _token_loss(output.lm_logits, others)])
-    return torch.stack([_token_loss(output.logits, part) for part in (answers, others)])
+        return torch.stack([errors.square().sum(), _token_losses(output.lm_logits, others).sum()])
+    losses = _token_losses(output.logits, torch.maximum(answers, others))
+    is_answer = answers != IGNORED
+    return torch.stack([losses[is_answer].sum(), losses[~is_answer].sum()])
 
 
-def _token_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Sum over the labels ``(B, T)`` of the tokens that the logits ``(B, T, V)`` predict."""
-    return summed_cross_entropy(logits.flatten(0, 1), next_tokens(labels).flatten())
+def _token_losses(logits: Tensor, targets: Tensor) -> Tensor:
+    """Of the targets ``(B, T)``, under the logits ``(B, T, V)``."""
+    return cross_entropies(logits.flatten(0, 1), targets.flatten()).view_as(targets)
 
 
 # ------------------------------------------------------------------ the trainer
@@ -129,13 +150,15 @@ class PromptTrainer(PushdownTrainer):
         recipe: Recipe,
         data: PromptData,
         run: str | Path,
+        lower: LowerOutput | None = None,
         *,
         lm_weight: float,
         label: str,
     ) -> None:
-        super().__init__(model, recipe, cast(Any, data), run, label=label)
+        super().__init__(model, recipe, cast(Any, data), run, lower, label=label)
         self.lm_weight = lm_weight
-        self.data_collator = PromptCollator(model.config.pad_id)
+        self.collate = PromptCollator(model.config.pad_id)
+        self.data_collator = self.collate if lower is None else OutputCollator(self.collate)
         if self.args.metric_for_best_model is not None:
             self.args.metric_for_best_model = BEST_METRIC
 
@@ -156,7 +179,9 @@ class PromptTrainer(PushdownTrainer):
         num_items_in_batch: Any = None,
     ) -> Any:
         """This batch's part of the step's loss, as in :meth:`PushdownTrainer.compute_loss`."""
-        losses = prompt_losses(model, inputs, self.bare_model) / num_items_in_batch.clamp(min=1)
+        with self.lower_output_used(inputs):
+            losses = prompt_losses(model, inputs, self.bare_model)
+        losses = losses / num_items_in_batch.clamp(min=1)
         self._step.batches.append(inputs)
         self._step.losses.append(losses.detach())
         return (losses[0] + self.lm_weight * losses[1]) * self.accelerator.num_processes
@@ -181,7 +206,7 @@ class PromptTrainer(PushdownTrainer):
         for turn, inputs in enumerate(dataloader):
             batch = cast(Batch, self._prepare_inputs(inputs))
             if turn * share.world + share.rank < len(share.batches):
-                with self.compute_loss_context_manager():
+                with self.compute_loss_context_manager(), self.lower_output_used(batch):
                     losses = prompt_losses(model, batch, model)
                 sums += torch.stack([losses.double(), count_prompt_targets(model, batch)])
         (answer, lm), (answers, others) = cast(
@@ -214,7 +239,7 @@ class PromptTrainer(PushdownTrainer):
         for start in range(0, len(own), batch_size):
             numbers = own[start : start + batch_size]
             examples = [asdict(prompts[number]) for number in numbers]
-            batch = cast(Batch, self._prepare_inputs(self.data_collator(examples)))
+            batch = cast(Batch, self._prepare_inputs(self.collate(examples)))
             with self.compute_loss_context_manager():
                 found += zip(numbers, _answers(model, batch, first_tokens).tolist(), strict=True)
         predictions = np.zeros(len(prompts))

@@ -34,30 +34,33 @@ def mean_cross_entropy(logits: Tensor, targets: Tensor, count: Tensor | int | No
         logits: ``(..., V)``, of any floating dtype; -inf for what is impossible.
         targets: ``(...)``, :data:`IGNORED` for those that do not count.
     """
-    total = summed_cross_entropy(logits.flatten(0, -2), targets.flatten())
+    total = cross_entropies(logits.flatten(0, -2), targets.flatten()).sum()
     if count is None:
         count = (targets != IGNORED).sum()
     return total / torch.as_tensor(count, device=total.device).clamp(min=1)
 
 
-def summed_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """The sum over the targets ``(N,)`` that count, in float32 or wider; ``logits`` ``(N, V)``.
+def cross_entropies(logits: Tensor, targets: Tensor) -> Tensor:
+    """The loss of every target ``(N,)``, in float32 or wider, zero where it does not count.
 
-    A compiler fuses :func:`reference_cross_entropy` better than a loop.
+    A compiler fuses :func:`reference_cross_entropies` better than a loop.
+
+    Args:
+        logits: ``(N, V)``.
     """
     if torch.compiler.is_compiling():
-        return reference_cross_entropy(logits, targets)
-    total: Tensor = _CrossEntropy.apply(logits, targets)
-    return total
+        return reference_cross_entropies(logits, targets)
+    losses: Tensor = _CrossEntropies.apply(logits, targets)
+    return losses
 
 
-def reference_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """:func:`summed_cross_entropy` in the obvious way."""
+def reference_cross_entropies(logits: Tensor, targets: Tensor) -> Tensor:
+    """:func:`cross_entropies` in the obvious way."""
     wide = logits.to(_wide(logits))
-    return nn.functional.cross_entropy(wide, targets, ignore_index=IGNORED, reduction="sum")
+    return nn.functional.cross_entropy(wide, targets, ignore_index=IGNORED, reduction="none")
 
 
-class _CrossEntropy(torch.autograd.Function):
+class _CrossEntropies(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor) -> Tensor:
         sums = torch.empty(len(targets), 1, dtype=_wide(logits), device=logits.device)
@@ -66,19 +69,19 @@ class _CrossEntropy(torch.autograd.Function):
         ignored = (targets == IGNORED)[:, None]
         ctx.save_for_backward(logits, targets, sums.masked_fill(ignored, torch.inf))
         chosen = logits.gather(-1, targets.clamp(min=0)[:, None])
-        return (sums - chosen).masked_fill(ignored, 0).sum()
+        return (sums - chosen).masked_fill(ignored, 0)[:, 0]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         logits, targets, sums = ctx.saved_tensors
-        (scale,) = gradients
+        scale = gradients[0][:, None]  # (N, 1)
         minus_one = -(targets != IGNORED)[:, None].to(sums.dtype)  # (N, 1)
         gradient = torch.empty_like(logits)
         for rows in _chunks(logits):
             change = (logits[rows].to(sums.dtype) - sums[rows]).exp_()  # 0 where ignored
             change.scatter_add_(-1, targets[rows].clamp(min=0)[:, None], minus_one[rows])
-            gradient[rows] = change.mul_(scale)
+            gradient[rows] = change.mul_(scale[rows])
         return gradient, None
 
 

@@ -15,7 +15,7 @@ BEST_METRIC = "eval_perplexity"
 
 
 def training_arguments(recipe: Recipe, run: Path) -> TrainingArguments:
-    """The Trainer's own settings for a recipe."""
+    """The Trainer's own settings for a recipe, but for the precision, which is the trainer's."""
     training = recipe.training
     for package in training.report_to:
         if find_spec(package) is None:
@@ -42,7 +42,6 @@ def training_arguments(recipe: Recipe, run: Path) -> TrainingArguments:
         adam_beta2=training.betas[1],
         adam_epsilon=training.epsilon,
         max_grad_norm=training.clip,
-        bf16=uses_bf16(training.precision),
         gradient_checkpointing=training.gradient_checkpointing,
         torch_compile=training.compile,
         eval_strategy="steps" if training.eval_every else "no",

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -34,7 +34,6 @@ from torch.utils.data import Dataset
 
 from pushdown_lm.console import progress
 from pushdown_lm.data.batching import Collator, TokenBudgetBatches
-from pushdown_lm.data.dataset import Data
 from pushdown_lm.errors import PushdownError
 from pushdown_lm.files import (
     STAGING_PREFIX,
@@ -175,8 +174,19 @@ def lower_fingerprint(model: PushdownForCausalLM, layers: int) -> str:
 # ------------------------------------------------------------------ computing it
 
 
-def keep_lower_output(model: PushdownForCausalLM, data: Data, *, bf16: bool) -> LowerOutput:
-    """The output of the frozen layers of a model on a dataset: opened, or else computed.
+class Examples(Protocol):
+    """A dataset, or whatever else has examples with ``input_ids`` and their ``length``."""
+
+    @property
+    def folder(self) -> Path: ...
+    @property
+    def fingerprint(self) -> str: ...
+    @property
+    def splits(self) -> Mapping[str, Any]: ...
+
+
+def keep_lower_output(model: PushdownForCausalLM, data: Examples, *, bf16: bool) -> LowerOutput:
+    """The output of the frozen layers of a model on all examples: opened, or else computed.
 
     Args:
         bf16: whether it is computed in bfloat16, as the training that uses it will be.
@@ -199,7 +209,7 @@ def keep_lower_output(model: PushdownForCausalLM, data: Data, *, bf16: bool) -> 
 
 
 def _compute(
-    model: PushdownForCausalLM, data: Data, layers: int, folder: Path, card: Mapping[str, Any]
+    model: PushdownForCausalLM, data: Examples, layers: int, folder: Path, card: Mapping[str, Any]
 ) -> None:
     """Fill a folder under a temporary name, or go on filling it, and give it its name."""
     staging = folder.with_name(f"{STAGING_PREFIX}{folder.name}")

@@ -13,7 +13,7 @@ import math
 import signal
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -49,7 +49,7 @@ from pushdown_lm.machine import reset_peak_memory
 from pushdown_lm.model.bracket_modeling import BracketForCausalLM
 from pushdown_lm.model.modeling import PushdownForCausalLM
 from pushdown_lm.training.adapters import has_adapters, save_adapter
-from pushdown_lm.training.arguments import training_arguments
+from pushdown_lm.training.arguments import training_arguments, uses_bf16
 from pushdown_lm.training.checkpoint import (
     checkpoints,
     load_state,
@@ -248,7 +248,10 @@ class PushdownTrainer(Trainer):
         dataset, training = cast(Any, self.train_dataset), self.recipe.training
         if training.batch_size is not None:
             size = self._share_of_step("batch_size")
-            return self._loader(dataset, RandomBatches(len(dataset), size, seed=training.seed))
+            per_step = self.args.world_size * self.args.gradient_accumulation_steps
+            lengths = dataset["length"][:]
+            batches: Any = RandomBatches(lengths, size, seed=training.seed, per_step=per_step)
+            return self._loader(dataset, batches)
         budget = self._share_of_step("tokens_per_batch")
         is_bracketed = isinstance(self.data_collator, BracketCollator)
         batches = TokenBudgetBatches(
@@ -308,10 +311,19 @@ class PushdownTrainer(Trainer):
     def _run_model(self, model: Any, batch: Batch, tokens: Any, attachments: Any) -> Any:
         """The model's output, its losses divided by the numbers of targets."""
         counts = {"num_items_in_batch": tokens, "num_attachments_in_batch": attachments}
+        with self.lower_output_used(batch):
+            return model(**batch, **counts)
+
+    def lower_output_used(self, batch: Batch) -> AbstractContextManager[None]:
+        """Where the model runs on a batch without the layers whose output is kept, if it is."""
         if self.lower is None:
-            return model(**batch, **counts)
-        with self.lower.used(self.accelerator.unwrap_model(self.model), batch):
-            return model(**batch, **counts)
+            return nullcontext()
+        return self.lower.used(self.accelerator.unwrap_model(self.model), batch)
+
+    def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> Any:
+        """The recipe's precision. Outputs stay in it: Accelerate's own copies logits to float32."""
+        bf16 = uses_bf16(self.recipe.training.precision)
+        return torch.autocast(self.args.device.type, torch.bfloat16, enabled=bf16)
 
     def floating_point_ops(self, inputs: Any) -> int:
         return 0
@@ -416,7 +428,8 @@ class PushdownTrainer(Trainer):
         sums = torch.zeros(6, dtype=torch.float64, device=self.args.device)
         for turn, inputs in enumerate(dataloader):
             batch = self._prepare_inputs(inputs)
-            outputs = self._run_model(model, batch, 1, 1)
+            with self.compute_loss_context_manager():
+                outputs = self._run_model(model, batch, 1, 1)
             if turn * share.world + share.rank < len(share.batches):
                 sums += _evaluation_sums(batch, outputs, bare)
         lm, tokens, attachment, attachments, correct, examples = cast(
