@@ -37,11 +37,13 @@ class Inputs:
     mask: Tensor | None
     depth_query: Tensor | None
     bias: Tensor | None = None
+    value_weight: Tensor | None = None
 
     @property
     def leaves(self) -> list[Tensor]:
-        given = (self.query, self.key, self.value, self.weight, self.depth_query, self.bias)
-        return [leaf for leaf in given if leaf is not None]
+        given = (self.query, self.key, self.value, self.weight)
+        optional = (self.depth_query, self.bias, self.value_weight)
+        return [*given, *(leaf for leaf in optional if leaf is not None)]
 
     def run(self, name: str) -> Tensor:
         if name == "reference":
@@ -52,13 +54,14 @@ class Inputs:
                 self.tape,
                 self.weight,
                 self.depth_query,
+                self.value_weight,
                 mask=self.mask,
                 bias=self.bias,
                 scaling=SCALING,
             )
             return output
         table = (self.query if self.depth_query is None else self.depth_query) @ self.weight.T
-        arguments = (self.query, self.key, self.value, self.tape, table)
+        arguments = (self.query, self.key, self.value, self.tape, table, self.value_weight)
         if name == "tiled":
             return tiled(*arguments, mask=self.mask, bias=self.bias, scaling=SCALING)
         function = {"gather": gather, "flex": flex}[name]
@@ -97,6 +100,7 @@ def inputs(draw: st.DrawFn) -> Inputs:
         if draw(st.booleans())
         else None,
         bias=normal(batch, groups * repeats, queries, keys) if draw(st.booleans()) else None,
+        value_weight=normal(depths, width) if draw(st.booleans()) else None,
     )
 
 
@@ -116,6 +120,7 @@ def test_gradients_agree(case: Inputs, block: int, workspace: int) -> None:
 @given(inputs())
 @settings(max_examples=15)
 def test_flex_agrees_without_gradients(case: Inputs) -> None:
+    case.value_weight = None
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.testing.assert_close(case.run("flex"), case.run("reference"), rtol=1e-5, atol=1e-6)
@@ -138,6 +143,8 @@ def test_flex_refuses_what_it_cannot_do() -> None:
     table = case.query @ case.weight.T
     with pytest.raises(ValueError, match="no dropout"):
         flex(case.query, case.key, case.value, case.tape, table, scaling=1.0, dropout=0.1)
+    with pytest.raises(ValueError, match="no tape on values"):
+        flex(case.query, case.key, case.value, case.tape, table, case.weight, scaling=1.0)
 
 
 def test_low_precision_stays_close() -> None:
@@ -151,12 +158,16 @@ def test_dropout_gradients() -> None:
     """Numerical gradients with the dropout mask held fixed by its seed."""
     case = example(queries=4, keys=5)
     table = torch.randn(2, 4, 4, 5, dtype=torch.float64, requires_grad=True)
+    value_weight = torch.randn(5, 8, dtype=torch.float64, requires_grad=True)
 
-    def output(query: Tensor, key: Tensor, value: Tensor, table: Tensor) -> Tensor:
+    def output(*leaves: Tensor) -> Tensor:
+        query, key, value, table, value_weight = leaves
+        arguments = (query, key, value, case.tape, table, value_weight)
         torch.manual_seed(3)
-        return tiled(query, key, value, case.tape, table, scaling=SCALING, dropout=0.4)
+        return tiled(*arguments, scaling=SCALING, dropout=0.4)
 
-    assert torch.autograd.gradcheck(output, (case.query, case.key, case.value, table))
+    leaves = (case.query, case.key, case.value, table, value_weight)
+    assert torch.autograd.gradcheck(output, leaves)
 
 
 def test_dropout_keeps_the_mean_and_drops_weights() -> None:
@@ -203,13 +214,14 @@ def test_no_square_tensor_outlives_the_forward_pass() -> None:
     assert sum(saved) - tape.numel() < 30 * length
 
 
+@pytest.mark.parametrize("has_mass", [False, True])
 @pytest.mark.parametrize("biased", [False, True])
-def test_custom_operators_are_well_formed(biased: bool) -> None:
+def test_custom_operators_are_well_formed(biased: bool, has_mass: bool) -> None:
     case = example(queries=3, keys=3)
     table = (case.query @ case.weight.T).detach().requires_grad_()
     bias = torch.randn(2, 4, 3, 3, dtype=torch.float64, requires_grad=True) if biased else None
     tensors = (case.query, case.key, case.value, case.tape, table, None, bias)
-    arguments = (*tensors, SCALING, 0.0, 0)
+    arguments = (*tensors, SCALING, 0.0, 0, has_mass)
     torch.library.opcheck(tiled_attention._forward, arguments)
 
 
@@ -236,14 +248,23 @@ def test_decoding_chunks_equal_the_whole() -> None:
             torch.testing.assert_close(part.run(name), whole[:, :, start:stop])
 
 
+@pytest.mark.parametrize("on_values", [False, True])
 @pytest.mark.parametrize("implementation", ["reference", "gather", "tiled"])
-def test_interface_function(implementation: str) -> None:
+def test_interface_function(implementation: str, on_values: bool) -> None:
     case = example()
     module = torch.nn.Module()
-    embedding = TapeEmbedding(8, num_depths=5, implementation=implementation)  # type: ignore[arg-type]
+    embedding = TapeEmbedding(
+        8,
+        num_depths=5,
+        implementation=implementation,  # type: ignore[arg-type]
+        on_values=on_values,
+    )
     module.tape_embedding = embedding.double()
     with torch.no_grad():
         embedding.weight.copy_(case.weight)
+        if embedding.value_weight is not None:
+            case.value_weight = case.weight.cos()
+            embedding.value_weight.copy_(case.value_weight)
     output, _ = pushdown_attention(
         module, case.query, case.key, case.value, None, scaling=SCALING, tape=case.tape
     )

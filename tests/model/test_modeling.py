@@ -13,6 +13,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, OPTConfig
 
+from pushdown_lm.model.attention import TapeEmbedding
 from pushdown_lm.model.cache import PushdownCache
 from pushdown_lm.model.configuration import ConfigError, PushdownConfig
 from pushdown_lm.model.modeling import PushdownForCausalLM
@@ -69,12 +70,12 @@ def histories(length: int, legality: Legality = "constituents") -> list[list[int
 
 
 @pytest.mark.parametrize("counts", ["constituents", "open_tokens"])
+@pytest.mark.parametrize("on_values", [False, True], ids=["keys", "values"])
 @pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
-def test_parallel_equals_incremental(kind: str, counts: Legality) -> None:
-    model = pushdown_model(
-        kind, num_distances=5, num_depths=3, distance_counts=counts, legality=counts
-    )
+def test_parallel_equals_incremental(kind: str, on_values: bool, counts: Legality) -> None:
+    options = {"distance_counts": counts, "legality": counts, "tape_on_values": on_values}
+    model = pushdown_model(kind, num_distances=5, num_depths=3, **options)
     for history in histories(4, counts):
         ids, attachments = IDS[0].tolist(), [*history, 0]
         expected = incremental_log_prob(model, ids, attachments)
@@ -89,6 +90,22 @@ def test_parallel_equals_incremental_with_the_next_token_in_context(kind: str) -
         ids, attachments = IDS[0].tolist(), [*history, 0]
         expected = incremental_log_prob(model, ids, attachments)
         assert parallel_log_prob(model, ids, attachments) == pytest.approx(expected, abs=1e-9)
+
+
+@torch.no_grad()
+def test_tape_on_values_matters_and_is_checked() -> None:
+    model = pushdown_model("llama", tape_on_values=True)
+    before = model(IDS, attachments=ATTACHMENTS).logits
+    for module in model.modules():
+        if isinstance(module, TapeEmbedding):
+            module.value_weight.zero_()
+    after = model(IDS, attachments=ATTACHMENTS).logits
+    assert not torch.allclose(before, after)
+    plain = pushdown_model("llama")
+    plain.load_state_dict(model.state_dict(), strict=False)
+    torch.testing.assert_close(plain(IDS, attachments=ATTACHMENTS).logits, after)
+    with pytest.raises(ConfigError, match="tape_on_values: flex"):
+        pushdown_model("llama", tape_on_values=True, attention="flex")
 
 
 @torch.no_grad()

@@ -32,6 +32,7 @@ MODELS = {
     "windows and soft caps": {"decoder": "gemma2", "pushdown_layers": [1]},
     "distances": {"num_distances": 3},
     "open distances": {"num_distances": 3, "distance_counts": "open_tokens"},
+    "tape on values": {"decoder": "llama", "num_distances": 3, "tape_on_values": True},
     "open tokens": {"legality": "open_tokens", "num_depths": 2},
     "multi-task": {"pushdown_layers": [], "head_sees_tape": False},
     "appendix": {"attachment_head": "appendix", "num_distances": 2},

@@ -34,6 +34,9 @@ def convert(
     distance_counts: Annotated[
         str, typer.Option(help="What distances count: constituents or open_tokens.")
     ] = "constituents",
+    tape_on_values: Annotated[
+        bool, typer.Option("--tape-on-values", help="Values of the attention see the tape, too.")
+    ] = False,
     head: Annotated[
         str, typer.Option(help="The attachment head: mlp, appendix, published, bilinear, none.")
     ] = "mlp",
@@ -76,6 +79,7 @@ def convert(
         num_depths=num_depths,
         num_distances=num_distances,
         distance_counts=distance_counts,
+        tape_on_values=tape_on_values,
         attachment_head=None if head == "none" else head,
         head_input=head_input,
         splits_marks=split_marks,

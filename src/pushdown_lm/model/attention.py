@@ -6,7 +6,9 @@ Shapes: B batch, H query heads, G key heads (GQA: H is a multiple of G), T queri
 d head width, D rows of the tape embeddings, F tape features (1, or 2 with the stack distance).
 
 Since ``q . (k + E[W]) = q.k + (q E^T)[W]``, the depth term is a look-up in a *table* of T x D
-numbers a head, and no T x S x d tensor is needed. Four implementations, chosen by argument:
+numbers a head, and no T x S x d tensor is needed. Where values see the tape too (not in the paper),
+the attention weights are added up by depth, and these sums, the *mass* of each row, multiplied with
+the embeddings. Four implementations, chosen by argument:
 
     reference   the paper's appendix: keys of size T x S x d. Defines correctness.
     gather      the table look-up in plain differentiable operations; gives attention weights.
@@ -43,7 +45,7 @@ class TapeEmbedding(nn.Module):
     ``PushdownConfig.tape_init_std`` says otherwise. Depths above the table are clamped to its last
     row. ``num_distances > 0`` adds an embedding of the distance between a token and the top of the
     stack (not in the paper), which tells how soon a token will be attached to, where depth tells
-    how closed it is.
+    how closed it is. ``on_values`` adds an embedding of both to the values, too.
     """
 
     unrotated_query: Tensor | None
@@ -55,11 +57,16 @@ class TapeEmbedding(nn.Module):
         num_depths: int,
         num_distances: int = 0,
         implementation: Implementation = "tiled",
+        *,
+        on_values: bool = False,
     ) -> None:
         super().__init__()
         self.sizes = [size for size in (num_depths, num_distances) if size]
         self.implementation: Implementation = implementation
         self.weight = nn.Parameter(torch.zeros(sum(self.sizes), head_dim))
+        self.value_weight: nn.Parameter | None = None
+        if on_values:
+            self.value_weight = nn.Parameter(torch.zeros(sum(self.sizes), head_dim))
         self.unrotated_query = None
 
     def table(self, query: Tensor) -> Tensor:
@@ -109,6 +116,14 @@ def _weigh(
     return weights @ value, weights
 
 
+def _mass(weights: Tensor, tape: Tensor, rows: int) -> Tensor:
+    """The attention weights ``(B, H, T, S)`` added up by rows of the embedding: ``(B, H, T, D)``."""
+    mass = weights.new_zeros(*weights.shape[:-1], rows)
+    for feature in tape.long():
+        mass = mass.scatter_add(-1, feature[:, None].expand_as(weights), weights)
+    return mass
+
+
 def _repeat(keys: Tensor, heads: int) -> Tensor:
     """Key heads ``(B, G, S, d)`` repeated to the H query heads that share them."""
     return keys if keys.shape[1] == heads else keys.repeat_interleave(heads // keys.shape[1], 1)
@@ -121,6 +136,7 @@ def reference(
     tape: Tensor,
     weight: Tensor,
     depth_query: Tensor | None = None,
+    value_weight: Tensor | None = None,
     *,
     mask: Tensor | None = None,
     bias: Tensor | None = None,
@@ -134,6 +150,7 @@ def reference(
         tape: ``(F, B, T, S)``, rows of ``weight``; columns that a query does not see may hold any.
         weight: ``(D, d)``.
         depth_query: the un-rotated query of a rotary model.
+        value_weight: ``(D, d)``, added to the values.
         mask: bool, broadcastable to ``(B, 1, T, S)``, true where seen; by default causal.
         bias: ``(B, H, T, S)``, added to the scaled scores; what a decoder adds for positions.
 
@@ -148,7 +165,11 @@ def reference(
         scores = (query[:, :, :, None] * keys).sum(-1)
     else:
         scores = query @ key.transpose(-1, -2) + (depth_query[:, :, :, None] * embedded).sum(-1)
-    return _weigh(scores * scaling, value, mask, bias, dropout)
+    output, weights = _weigh(scores * scaling, value, mask, bias, dropout)
+    if value_weight is not None:
+        embedded = value_weight[tape.long()].sum(0)[:, None]  # (B, 1, T, S, d)
+        output = output + (weights[..., None] * embedded).sum(-2)
+    return output, weights
 
 
 def gather(
@@ -157,6 +178,7 @@ def gather(
     value: Tensor,
     tape: Tensor | None,
     table: Tensor | None,
+    value_weight: Tensor | None = None,
     *,
     mask: Tensor | None = None,
     bias: Tensor | None = None,
@@ -169,7 +191,10 @@ def gather(
     if tape is not None and table is not None:
         for feature in tape.long():
             scores = scores + table.gather(-1, feature[:, None].expand_as(scores))
-    return _weigh(scores * scaling, _repeat(value, heads), mask, bias, dropout)
+    output, weights = _weigh(scores * scaling, _repeat(value, heads), mask, bias, dropout)
+    if tape is not None and value_weight is not None:
+        output = output + _mass(weights, tape, len(value_weight)) @ value_weight
+    return output, weights
 
 
 def flex(
@@ -178,6 +203,7 @@ def flex(
     value: Tensor,
     tape: Tensor,
     table: Tensor,
+    value_weight: Tensor | None = None,
     *,
     mask: Tensor | None = None,
     bias: Tensor | None = None,
@@ -189,6 +215,8 @@ def flex(
 
     if dropout:
         raise ValueError("flex attention has no dropout; use the tiled implementation")
+    if value_weight is not None:
+        raise ValueError("flex attention has no tape on values; use the tiled implementation")
     if query.device.type == "cpu":
         if torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value, table)):
             raise ValueError(
@@ -264,18 +292,23 @@ def pushdown_attention(
             output = _plain(query, key, value, **options)
         return output.transpose(1, 2), weights
 
+    on_values: Tensor | None = embedding.value_weight
+    if on_values is not None:
+        on_values = on_values.to(value.dtype)
     if embedding.implementation == "reference":
+        weight = embedding.weight.to(query.dtype)
         output, weights = reference(
-            query, key, value, tape, embedding.weight.to(query.dtype), depth_query, **options
+            query, key, value, tape, weight, depth_query, on_values, **options
         )
     else:
         table = embedding.table(query if depth_query is None else depth_query)
+        arguments = (query, key, value, tape, table, on_values)
         if return_weights or embedding.implementation == "gather":
-            output, weights = gather(query, key, value, tape, table, **options)
+            output, weights = gather(*arguments, **options)
         elif embedding.implementation == "tiled":
-            output = tiled(query, key, value, tape, table, **options)
+            output = tiled(*arguments, **options)
         else:
-            output, _unused = flex(query, key, value, tape, table, **options)
+            output, _unused = flex(*arguments, **options)
     return output.transpose(1, 2), weights
 
 

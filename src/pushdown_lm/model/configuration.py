@@ -66,6 +66,8 @@ class PushdownConfig(DecoderModelConfig):
     tape_init_std: float = 0.0
     """Standard deviation of the first weights of the tape embeddings. With 0 a converted model
     computes what it did before; the authors draw them from N(0, 1)."""
+    tape_on_values: bool = False
+    """Whether the attention's values see the tape as its keys do; in the paper they do not."""
     attention: str = "tiled"
     """An implementation of :mod:`pushdown_lm.model.attention`."""
     attachment_loss_weight: float = 1.0
@@ -88,6 +90,8 @@ class PushdownConfig(DecoderModelConfig):
                 f"pushdown_layers: the decoder has layers 0 to {len(layers) - 1}, got {outside}"
             )
         check_choice("attention", self.attention, get_args(Implementation))
+        if self.attention == "flex" and self.tape_on_values:
+            raise ConfigError("tape_on_values: flex attention adds to scores alone; use tiled")
         check_choice("attachment_head", self.attachment_head, (None, *get_args(HeadVariant)))
         check_choice("head_input", self.head_input, get_args(HeadInput))
         check_choice(

@@ -41,6 +41,7 @@ ADDED_FIELDS = (
     "num_depths",
     "num_distances",
     "distance_counts",
+    "tape_on_values",
 )
 """What settings and configuration of a Pushdown model have in common, besides its layers."""
 

@@ -144,15 +144,17 @@ class PushdownForCausalLM(DecoderModel, GenerationMixin):
                 num_depths=config.num_depths,
                 num_distances=config.num_distances,
                 implementation=config.attention,  # type: ignore[arg-type]
+                on_values=config.tape_on_values,
             )
             if config.tape_init_std:
-                init.normal_(module.tape_embedding.weight, std=config.tape_init_std)
+                self._init_weights(module.tape_embedding)
             tap_query(module)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, TapeEmbedding):
-            init.normal_(module.weight, std=self.config.tape_init_std)
+            for weight in module.parameters():
+                init.normal_(weight, std=self.config.tape_init_std)
         elif isinstance(module, AttachmentHead):
             if module.tape_embedding is not None:
                 init.normal_(module.tape_embedding, std=self.config.tape_init_std)

@@ -72,6 +72,8 @@ class ModelSettings(Section):
     tape_init_std: Annotated[float, Field(ge=0)] = 0.0
     """Standard deviation of the first weights of the tape embeddings; 0 to start without them, as a
     pretrained model must. From scratch it matters early (docs/results.md, ablations)."""
+    tape_on_values: bool = False
+    """Whether the attention's values see the tape as its keys do; in the paper they do not."""
     attention: str = "tiled"
     """An implementation of :mod:`pushdown_lm.model.attention`."""
     attachment_loss_weight: Annotated[float, Field(ge=0)] = 1.0

@@ -10,8 +10,10 @@ again. With P the attention weights before dropout and M the dropout mask (scale
     O = (P * M) V      dV = (P * M)^T dO      dS = P * (M * (dO V^T) - delta)
     delta = rowsum(dO * O)
 
-and the gradient of the depth table adds up dS over the keys of equal depth. The dropout mask of a
-tile comes from a generator seeded by the tile, so that both passes draw the same.
+and the gradient of the depth table adds up dS over the keys of equal depth. The mass N of a depth
+adds up P * M over its keys; it is a second output, whose gradient, looked up by depth, is added to
+dO V^T, and rowsum(dN * N) to delta. The dropout mask of a tile comes from a generator seeded by the
+tile, so that both passes draw the same.
 
 The two passes are custom operators: autograd and ``torch.compile`` see them as one node each.
 """
@@ -36,6 +38,7 @@ def tiled(
     value: Tensor,
     tape: Tensor,
     table: Tensor,
+    value_weight: Tensor | None = None,
     *,
     mask: Tensor | None = None,
     bias: Tensor | None = None,
@@ -48,16 +51,18 @@ def tiled(
         query, key, value: ``(B, H, T, d)``, ``(B, G, S, d)``, ``(B, G, S, d)``.
         tape: ``(F, B, T, S)`` integers, rows of the table.
         table: ``(B, H, T, D)``.
+        value_weight: ``(D, d)``, added to the values.
         mask: bool, broadcastable to ``(B, 1, T, S)``; by default causal.
         bias: ``(B, H, T, S)``, added to the scaled scores.
     """
     seed = int(torch.randint(2**62, ())) if dropout else 0
     if mask is not None:
         mask = mask.expand(query.shape[0], 1, query.shape[2], key.shape[2])
-    output, _ = _forward(
-        query, key.contiguous(), value.contiguous(), tape, table, mask, bias, scaling, dropout, seed
+    key, value, has_mass = key.contiguous(), value.contiguous(), value_weight is not None
+    output, mass, _ = _forward(
+        query, key, value, tape, table, mask, bias, scaling, dropout, seed, has_mass
     )
-    return output
+    return output if value_weight is None else output + mass @ value_weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +161,13 @@ class _Tiles:
         index.copy_(self.tape[number, tile.batch, None, tile.queries, : tile.end])
         return index.expand(b, heads, t, s)
 
+    def by_row(self, scores: Tensor, tile: _Tile) -> Tensor:
+        """What the keys of a tile have, added up by rows of the table: ``(b, H, t, D)``."""
+        sums = scores.new_zeros(*scores.shape[:3], self.table.shape[-1])
+        for number in range(len(self.tape)):
+            sums.scatter_add_(-1, self.index(tile, number), scores)
+        return sums
+
     def rows(self, queries: Tensor, tile: _Tile) -> Tensor:
         """Queries of a tile by key head: ``(B, H, T, d)`` to ``(bG, Rt, d)``."""
         part = queries[tile.batch, :, tile.queries]
@@ -195,10 +207,13 @@ def _forward(
     scaling: float,
     dropout: float,
     seed: int,
-) -> tuple[Tensor, Tensor]:
-    """The output ``(B, H, T, d)`` and the log-normaliser of each query ``(B, H, T)``."""
+    has_mass: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The output ``(B, H, T, d)``, the mass ``(B, H, T, D)`` if it is wanted, or else an empty
+    tensor, and the log-normaliser of each query ``(B, H, T)``."""
     tiles = _Tiles(query, key, tape, table, mask, bias, scaling, dropout, seed)
     output = value.new_empty((*query.shape[:3], value.shape[-1]))
+    mass = value.new_empty(table.shape if has_mass else 0)
     normaliser = query.new_empty(query.shape[:3], dtype=tiles.dtype)
     for tile in tiles:
         scores = tiles.scores(tile)
@@ -213,12 +228,15 @@ def _forward(
         if mask is not None:
             total.masked_fill_(total == 0, 1.0)
         output[tile.batch, :, tile.queries] = mixed.view(*scores.shape[:3], -1) / total
-    return output, normaliser
+        if has_mass:
+            mass[tile.batch, :, tile.queries] = tiles.by_row(scores, tile) / total
+    return output, mass, normaliser
 
 
 @torch.library.custom_op("pushdown_lm::tiled_attention_backward", mutates_args=())
 def _backward(
     grad_output: Tensor,
+    grad_mass: Tensor,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -227,6 +245,7 @@ def _backward(
     mask: Tensor | None,
     bias: Tensor | None,
     output: Tensor,
+    mass: Tensor,
     normaliser: Tensor,
     scaling: float,
     dropout: float,
@@ -237,9 +256,12 @@ def _backward(
     grad_query = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     grad_key = torch.zeros(key.shape, dtype=key.dtype, device=query.device)
     grad_value = torch.zeros(value.shape, dtype=value.dtype, device=query.device)
-    grad_table = torch.zeros(table.shape, dtype=tiles.dtype, device=query.device)
+    grad_table = torch.empty(table.shape, dtype=tiles.dtype, device=query.device)
     grad_bias = query.new_zeros(0) if bias is None else torch.zeros_like(bias)
+    has_mass = mass.numel() > 0
     delta = (grad_output * output).sum(-1, keepdim=True, dtype=tiles.dtype)  # (B, H, T, 1)
+    if has_mass:
+        delta += (grad_mass * mass).sum(-1, keepdim=True, dtype=tiles.dtype)
     normaliser = normaliser.masked_fill(normaliser == -torch.inf, 0.0)
     for tile in tiles:
         weights = tiles.scores(tile)
@@ -251,6 +273,10 @@ def _backward(
             tiles.columns(value, tile).transpose(1, 2).to(tiles.dtype),
             out=tiles.grouped(grad_scores),
         )
+        if has_mass:
+            looked_up = grad_mass[tile.batch, :, tile.queries].to(tiles.dtype)
+            for number in range(len(tape)):
+                grad_scores.add_(looked_up.gather(-1, tiles.index(tile, number)))
         dropped = weights
         if dropout:
             keep = tiles.keep(tile)
@@ -263,9 +289,7 @@ def _backward(
         if bias is not None:
             grad_bias[tile.batch, :, tile.queries, : tile.end] = grad_scores
         grad_scores.mul_(scaling)
-        grad_table_part = grad_table[tile.batch, :, tile.queries]
-        for number in range(len(tape)):
-            grad_table_part.scatter_add_(-1, tiles.index(tile, number), grad_scores)
+        grad_table[tile.batch, :, tile.queries] = tiles.by_row(grad_scores, tile)
         grad_part = tiles.grouped(grad_scores).to(query.dtype)
         grad_query[tile.batch, :, tile.queries] = (grad_part @ tiles.columns(key, tile)).view(
             *tiles.shape(tile)[:3], -1
@@ -275,14 +299,15 @@ def _backward(
 
 
 @_forward.register_fake
-def _(query, key, value, tape, table, mask, bias, scaling, dropout, seed):  # type: ignore[no-untyped-def]
+def _(query, key, value, tape, table, mask, bias, scaling, dropout, seed, has_mass):  # type: ignore[no-untyped-def]
     dtype = torch.float32 if query.dtype in (torch.float16, torch.bfloat16) else query.dtype
     output = value.new_empty((*query.shape[:3], value.shape[-1]))
-    return output, query.new_empty(query.shape[:3], dtype=dtype)
+    mass = value.new_empty(table.shape if has_mass else 0)
+    return output, mass, query.new_empty(query.shape[:3], dtype=dtype)
 
 
 @_backward.register_fake
-def _(grad_output, query, key, value, tape, table, mask, bias, *_rest):  # type: ignore[no-untyped-def]
+def _(grad_output, grad_mass, query, key, value, tape, table, mask, bias, *_rest):  # type: ignore[no-untyped-def]
     bias = query.new_empty(0) if bias is None else bias
     return tuple(
         torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
@@ -291,16 +316,18 @@ def _(grad_output, query, key, value, tape, table, mask, bias, *_rest):  # type:
 
 
 def _save(ctx, inputs, output):  # type: ignore[no-untyped-def]
-    *tensors, ctx.scaling, ctx.dropout, ctx.seed = inputs
+    *tensors, ctx.scaling, ctx.dropout, ctx.seed, _has_mass = inputs
     ctx.save_for_backward(*tensors, *output)
 
 
-def _differentiate(ctx, grad_output, _grad_normaliser):  # type: ignore[no-untyped-def]
-    *tensors, output, normaliser = ctx.saved_tensors
+def _differentiate(ctx, grad_output, grad_mass, _grad_normaliser):  # type: ignore[no-untyped-def]
+    *tensors, output, mass, normaliser = ctx.saved_tensors
     gradients = _backward(
         grad_output.contiguous(),
+        grad_mass,
         *tensors,
         output,
+        mass,
         normaliser,
         ctx.scaling,
         ctx.dropout,
@@ -308,7 +335,7 @@ def _differentiate(ctx, grad_output, _grad_normaliser):  # type: ignore[no-untyp
     )
     grad_query, grad_key, grad_value, grad_table, grad_bias = gradients
     grad_bias = None if tensors[-1] is None else grad_bias
-    return grad_query, grad_key, grad_value, None, grad_table, None, grad_bias, None, None, None
+    return grad_query, grad_key, grad_value, None, grad_table, None, grad_bias, *[None] * 4
 
 
 _forward.register_autograd(_differentiate, setup_context=_save)

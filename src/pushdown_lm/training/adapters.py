@@ -51,6 +51,7 @@ CONFIG_FIELDS = (
     "num_depths",
     "num_distances",
     "distance_counts",
+    "tape_on_values",
     "attachment_loss_weight",
 )
 """Of the model's configuration, what the base model does not know."""
