@@ -117,7 +117,7 @@ def _weigh(
 
 
 def _mass(weights: Tensor, tape: Tensor, rows: int) -> Tensor:
-    """The attention weights ``(B, H, T, S)`` added up by rows of the embedding: ``(B, H, T, D)``."""
+    """Attention weights ``(B, H, T, S)`` added up by rows of the embedding: ``(B, H, T, D)``."""
     mass = weights.new_zeros(*weights.shape[:-1], rows)
     for feature in tape.long():
         mass = mass.scatter_add(-1, feature[:, None].expand_as(weights), weights)
