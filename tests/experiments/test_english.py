@@ -19,6 +19,7 @@ from pushdown_lm.errors import PushdownError
 from pushdown_lm.evals.parsing import evaluate_parsing
 from pushdown_lm.evals.tree_perplexity import evaluate_tree_perplexity
 from pushdown_lm.experiments.english import (
+    ORDER,
     EnglishOptions,
     ablation_table,
     comparison,
@@ -28,6 +29,7 @@ from pushdown_lm.experiments.english import (
 from pushdown_lm.experiments.experiment import ReproductionError
 from pushdown_lm.experiments.sentence_tests import TestData
 from pushdown_lm.search.loading import load_scorer
+from pushdown_lm.training.recipe import ABLATIONS, SHARES, recipe_names
 from pushdown_lm.trees import binarize, read_trees, to_brackets
 from tests.tiny_training import TINY, tiny_data
 
@@ -110,6 +112,12 @@ def test_ablations_have_a_line_for_each_model(finished: tuple[Path, EnglishOptio
     perplexity = of_seed["base"]["training"]["perplexity"]
     assert base[2:] == ["", f"{perplexity:.2f}", ""]
     assert pushdown[2] == f"{100 * of_seed['pushdown']['parsing test']['model']['f1']:.1f}"
+
+
+def test_models_that_come_with_the_library_have_their_place() -> None:
+    names = [Path(name).name for kind in (ABLATIONS, SHARES) for name in recipe_names(kind)]
+    assert names
+    assert set(names) <= set(ORDER)
 
 
 def test_finished_parts_are_kept(finished: tuple[Path, EnglishOptions]) -> None:
