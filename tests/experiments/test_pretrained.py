@@ -73,6 +73,7 @@ def run(folder: Path, adapters: Mapping[str, Path] = MappingProxyType({}), **mor
         "runs": folder / "runs",
         "seeds": 2,
         "beam": 2,
+        "task-beam": 3,
         "epochs": 1,
         "batch-size": 4,
         "max-eval": 6,
@@ -104,6 +105,7 @@ def test_pretrained(folder: Path) -> None:
         ("MRPC", "base", "base"),
         ("MRPC", "pushdown", "pushdown"),
     ]
+    assert (found["options"]["tests"]["beam"], found["finetuning"]["beam"]) == (2, 3)
     mean, deviation = found["tasks"][1]["summary"]["accuracy"]
     (line,) = (line for line in comparison(found).splitlines() if "SST-5, accuracy, %" in line)
     assert line.endswith(f"| {100 * mean:.1f} ± {100 * deviation:.1f} |")

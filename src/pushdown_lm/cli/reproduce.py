@@ -317,6 +317,12 @@ def pretrained(
     cache_lower: CacheLower = False,
     gradient_accumulation: Accumulation = 1,
     precision: ChosenPrecision = Precision.float32,
+    task_beam: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Parses kept per sentence of a task, where only the best one matters."
+        ),
+    ] = None,
     max_train: MaxTrain = None,
     max_eval: MaxEval = None,
     overrides: Overrides = None,
@@ -351,7 +357,7 @@ def pretrained(
         epochs=epochs,
         batch_size=batch_size,
         lr=lr,
-        beam=beam,
+        beam=task_beam,
         threshold=threshold,
         max_train=max_train,
         max_eval=max_eval,

@@ -21,7 +21,7 @@ from pushdown_lm.search.scorer import weights_fingerprint
 
 Tokens: TypeAlias = tuple[int, ...]
 
-CPU_BATCH_CELLS = 2048
+CPU_BATCH_CELLS = 16_384
 """Enough to keep a CPU busy, and little to lose when the search is interrupted."""
 
 
