@@ -46,7 +46,7 @@ ORDER = (
     "english-paper",
     "english",
     *("embedding", "depths", "upper-layers", "all-layers", "open-distance"),
-    *("on-values", "small-init", "large-init", "half-weight", "double-weight"),
+    *("on-values", "small-init", "large-init", "half-weight", "double-weight", "adamw"),
     *(f"{name}{kind}" for name in ("gpt2-medium", "smollm2") for kind in ("-base", "-multitask")),
     *("gpt2-medium", "smollm2-paper", "smollm2"),
     *("code-base", "code"),
