@@ -25,6 +25,7 @@ from pushdown_lm.experiments.english import (
     comparison,
     markdown,
     reproduce_english,
+    share_table,
 )
 from pushdown_lm.experiments.experiment import ReproductionError
 from pushdown_lm.experiments.sentence_tests import TestData
@@ -112,6 +113,14 @@ def test_ablations_have_a_line_for_each_model(finished: tuple[Path, EnglishOptio
     perplexity = of_seed["base"]["training"]["perplexity"]
     assert base[2:] == ["", f"{perplexity:.2f}", ""]
     assert pushdown[2] == f"{100 * of_seed['pushdown']['parsing test']['model']['f1']:.1f}"
+
+
+def test_shares_have_a_line_for_each_model(finished: tuple[Path, EnglishOptions]) -> None:
+    header, _, *lines = share_table(results(finished[0])).splitlines()
+    titles = [cell.strip() for cell in header.strip("|").split("|")]
+    assert titles[:3] == ["", "training tokens", "BLiMP, accuracy, %"]
+    assert not any("second" in title for title in titles)
+    assert len(lines) == 2
 
 
 def test_models_that_come_with_the_library_have_their_place() -> None:

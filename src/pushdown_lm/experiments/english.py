@@ -12,6 +12,7 @@ same settings. Installed models, and adapters, can be tested in the place of tra
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -354,19 +355,17 @@ def comparison(results: Report) -> str:
     return markdown_table(["", *results["titles"].values()], comparison_rows(results))
 
 
-ABLATION_FIGURES = ("token perplexity, ", "parsing F1, ", "validation", "attachment accuracy")
-"""How titles of the figures begin by which variants of a model are chosen."""
-
-
+ABLATION_FIGURES = ("token perplexity, .*", "parsing F1, .*", "validation.*", "attachment acc.*")
+"""Patterns of the titles of figures by which variants of a model are chosen."""
 SHARE_FIGURES = (
     "training tokens",
-    "SG suites (31)",
-    "BLiMP",
-    "token perplexity, ",
-    "parsing F1, ",
-    "validation perplexity after",
+    "SG suites.*",
+    "BLiMP.*",
+    "token perplexity, .*",
+    "parsing F1, .*",
+    "validation perplexity after.*",
 )
-"""How titles of the figures begin by which models that read a share of the data are compared."""
+"""Patterns of the titles of figures by which models that read a share of the data are compared."""
 
 
 def ablation_table(results: Report) -> str:
@@ -379,14 +378,14 @@ def share_table(results: Report) -> str:
     return _line_table(results, SHARE_FIGURES)
 
 
-def _line_table(results: Report, chosen: tuple[str, ...]) -> str:
-    """A line for each model, a column for each figure whose title begins like one of these."""
-    figures = [row for row in comparison_rows(results) if row[0].startswith(chosen)]
-    figures.sort(key=lambda row: [row[0].startswith(start) for start in chosen].index(True))
+def _line_table(results: Report, patterns: tuple[str, ...]) -> str:
+    """A line for each model, a column for each figure whose title matches, in their order."""
+    rows = comparison_rows(results)
+    figures = [row for pattern in patterns for row in rows if re.fullmatch(pattern, row[0])]
     titles, *lines = zip(*figures, strict=True)
     models = results["titles"].values()
-    rows = [[model, *line] for model, line in zip(models, lines, strict=True)]
-    return markdown_table(["", *titles], rows)
+    table = [[model, *line] for model, line in zip(models, lines, strict=True)]
+    return markdown_table(["", *titles], table)
 
 
 def comparison_rows(results: Report) -> list[list[str]]:
