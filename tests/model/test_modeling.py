@@ -199,7 +199,7 @@ def test_tape_embeddings_start_at_zero_or_at_random() -> None:
         assert model.head is not None
         assert model.head.tape_embedding is not None
         for weight in (*started, model.head.tape_embedding):
-            assert float(weight.std()) == pytest.approx(std, abs=0.15)
+            assert float(weight.detach().std()) == pytest.approx(std, abs=0.15)
     with pytest.raises(ConfigError, match="tape_init_std: expected 0 or more, got -1"):
         PushdownConfig(decoder_config=decoder_config(), tape_init_std=-1.0)
 
