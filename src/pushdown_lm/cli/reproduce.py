@@ -319,9 +319,7 @@ def pretrained(
     precision: ChosenPrecision = Precision.float32,
     task_beam: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Parses kept per sentence of a task, where only the best one matters."
-        ),
+        typer.Option(min=1, help="Parses kept per sentence of a task; by default the preset's."),
     ] = None,
     max_train: MaxTrain = None,
     max_eval: MaxEval = None,
